@@ -1,0 +1,63 @@
+# Two commands on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := bash
+
+PYTHON ?= python3
+TORCH := 2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+
+# What the native libraries are made of: editing one of these rebuilds them.
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc include -type f)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/installed ## install, build, then check this machine and time the pilot ops on the CPU
+	$(BIN)/gossamer doctor
+	$(BIN)/python -m benchmarks.fused_add_gelu --device cpu --quick --results build/demo
+
+test: $(VENV)/installed ## install, build and run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed ## formatting, lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc include -type f)
+
+format: $(VENV)/installed ## rewrite the sources as `make lint` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(find csrc include -type f)
+
+wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh environment
+	rm -rf dist
+	$(PIP) wheel . --no-deps --no-build-isolation --wheel-dir dist
+	scripts/try_wheel.sh dist/gossamer-*.whl $(TORCH)
+
+bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
+	$(BIN)/python -m benchmarks.all
+
+gpu-bundle: wheel ## dist/ for `make gpu-check` on a machine that has no package index
+	git describe --always --dirty --abbrev=12 > dist/REVISION
+
+gpu-check: ## on a GPU machine: tests and benchmarks; GOSSAMER_RESULTS=folder for the results
+	PYTHON=$(PYTHON) scripts/gpu_check.sh
+
+clean: ## remove everything that was built or installed
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# torch first and pinned: a plain `torch` may bring gigabytes of another build.
+$(VENV)/torch-$(TORCH):
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install torch==$(TORCH)
+	$(PIP) install "scikit-build-core>=0.11" cmake ninja
+	touch $@
+
+$(VENV)/installed: $(VENV)/torch-$(TORCH) $(NATIVE)
+	$(PIP) install --no-build-isolation --editable ".[dev]"
+	touch $@
+
+.PHONY: help demo test lint format wheel bench gpu-bundle gpu-check clean

@@ -1,0 +1,26 @@
+// _C.so: the schema of every op, one line each, and the CPU kernels.
+#include <string>
+
+#include "elementwise/element_wise_mul_add.h"
+#include "elementwise/fused_add_gelu.h"
+#include "gossamer/cpu/isa.h"
+#include "norm/fused_residual_rmsnorm.h"
+
+namespace {
+std::string cpu_isa() { return gossamer::cpu::isa_name(); }
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
+  m.def("cpu_isa() -> str");
+  m.def("element_wise_mul_add(Tensor a, Tensor b, Tensor c) -> Tensor");
+  m.def("fused_add_gelu(Tensor x, Tensor bias, str approximate=\"none\") -> Tensor");
+  m.def("fused_residual_rmsnorm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> (Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
+  m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cpu));
+  m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cpu));
+  m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gossamer, CompositeExplicitAutograd, m) { m.impl("cpu_isa", TORCH_BOX(&cpu_isa)); }

@@ -1,0 +1,22 @@
+#include "element_wise_mul_add.h"
+
+#include "gossamer/cuda/elementwise.cuh"
+
+namespace gossamer {
+namespace {
+
+struct MulAdd {
+  __device__ float operator()(const float (&in)[3]) const { return fmaf(in[0], in[1], in[2]); }
+};
+
+}  // namespace
+
+Tensor element_wise_mul_add_cuda(const Tensor& a, const Tensor& b, const Tensor& c) {
+  const Elementwise<3> call = prepare_elementwise<3>({a, b, c}, "element_wise_mul_add");
+  cuda::for_dtype(call.dtype, [&](auto element) {
+    cuda::launch_elementwise<decltype(element), 3>(call, MulAdd{});
+  });
+  return call.out;
+}
+
+}  // namespace gossamer

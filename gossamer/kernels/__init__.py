@@ -1,0 +1,1 @@
+"""Triton kernels, one op per file. Import a module only where Triton is installed."""

@@ -1,0 +1,49 @@
+"""Argument checks shared by all ops. Messages read `op: argument is this; must be that`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_tensor(op: str, name: str, value: Any) -> None:
+    """A strided tensor of float32, float16 or bfloat16; TypeError otherwise."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{op}: {name} is {type(value).__name__}; must be a torch.Tensor")
+    if value.layout is not torch.strided:
+        raise TypeError(f"{op}: {name} has layout {value.layout}; must be torch.strided")
+    if value.dtype not in FLOAT_DTYPES:
+        valid = ", ".join(_short(dtype) for dtype in FLOAT_DTYPES)
+        raise TypeError(f"{op}: {name} has dtype {_short(value.dtype)}; must be one of {valid}")
+
+
+def check_like(op: str, name: str, value: Any, first_name: str, first: Tensor) -> None:
+    """A tensor with the dtype (TypeError) and on the device (ValueError) of `first`."""
+    check_tensor(op, name, value)
+    if value.dtype != first.dtype:
+        raise TypeError(
+            f"{op}: {name} has dtype {_short(value.dtype)}; "
+            f"must be {_short(first.dtype)}, the dtype of {first_name}"
+        )
+    if value.device != first.device:
+        raise ValueError(
+            f"{op}: {name} is on {value.device}; must be on {first.device}, the device of {first_name}"
+        )
+
+
+def check_shape(op: str, name: str, value: Tensor, shape: tuple[int, ...], meaning: str) -> None:
+    if tuple(value.shape) != shape:
+        raise ValueError(
+            f"{op}: {name} has shape {list(value.shape)}; must be {list(shape)}, {meaning}"
+        )
+
+
+def check_has_last_dim(op: str, name: str, value: Tensor) -> None:
+    if value.dim() == 0:
+        raise ValueError(f"{op}: {name} has 0 dimensions; must have at least 1")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,74 @@
+"""Residual addition and RMSNorm in one pass: what stands between two blocks of a decoder."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.checks import check_has_last_dim, check_like, check_shape, check_tensor
+from gossamer.ops.registry import Op
+
+MAX_WIDTH = 65_536
+
+
+def fused_residual_rmsnorm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(RMSNorm(x + residual) * weight, x + residual).
+
+    The sum is rounded to the dtype first and then normed, so the first result is the norm of the
+    second, as in the unfused model. Sums, mean and scaling are in float32.
+    x, residual: [..., n] with n from 1 to 65,536, float32, float16 or bfloat16, any strides.
+    weight: [n]. eps: >= 0. One dtype and device. Returns contiguous tensors. Inference only.
+    Raises TypeError (dtype) or ValueError (shape, width, device, eps).
+    """
+    result: tuple[Tensor, Tensor] = _op(x, residual, weight, eps, backend=backend)
+    return result
+
+
+def _reference(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    new_residual = (x.to(wide) + residual.to(wide)).to(x.dtype).contiguous()
+    h = new_residual.to(wide)
+    scale = torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + eps)
+    # The float32 path of `.to` returns h itself; the product is a new tensor in every case.
+    return (h * scale * weight.to(wide)).to(x.dtype), new_residual
+
+
+def _check(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+    op = "fused_residual_rmsnorm"
+    check_tensor(op, "x", x)
+    check_like(op, "residual", residual, "x", x)
+    check_like(op, "weight", weight, "x", x)
+    check_has_last_dim(op, "x", x)
+    width = x.shape[-1]
+    if not 1 <= width <= MAX_WIDTH:
+        raise ValueError(f"{op}: the last dimension of x is {width}; must be 1 to {MAX_WIDTH}")
+    check_shape(op, "residual", residual, tuple(x.shape), "the shape of x")
+    check_shape(op, "weight", weight, (width,), "the last dimension of x")
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"{op}: eps is {type(eps).__name__}; must be a float")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"{op}: eps is {eps}; must be finite and >= 0")
+
+
+def _fake(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+_op = Op(
+    "fused_residual_rmsnorm",
+    reference=_reference,
+    check=_check,
+    fake=_fake,
+    triton="gossamer.kernels.fused_residual_rmsnorm:fused_residual_rmsnorm",
+)

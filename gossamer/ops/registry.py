@@ -1,0 +1,143 @@
+"""An op: one schema, one meaning, several backends.
+
+Every backend is an overload of the torch op `torch.ops.gossamer.<name>`, so that torch.compile,
+torch.export and opcheck see plain custom ops:
+
+- `.default`: C++ on CPU tensors, CUDA C++ on CUDA tensors; where a library is missing, the best of
+  the others;
+- `.reference`: plain torch, on any device;
+- `.triton`: the Triton kernel.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.library import Library
+
+from gossamer import native
+from gossamer.ops.backends import (
+    BACKENDS,
+    PREFERENCE,
+    BackendUnavailableError,
+    check_name,
+    chosen,
+    why_not,
+)
+
+_library = Library("gossamer", "FRAGMENT")
+
+OPS: dict[str, "Op"] = {}
+
+
+class Op:
+    """Registers an op with torch and runs it on the backend the caller wants.
+
+    reference: the meaning, in plain torch; its signature is the op's schema.
+    check: raises ValueError or TypeError for bad arguments; same arguments as `reference`.
+    fake: what the result looks like (shape, dtype, device), for tracing.
+    triton: "module:function" that launches the Triton kernel, imported at the first call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        reference: Callable[..., Any],
+        check: Callable[..., None],
+        fake: Callable[..., Any],
+        triton: str | None = None,
+        native_backends: tuple[str, ...] = ("cpu", "cuda"),
+    ) -> None:
+        self.name = name
+        self.reference = reference
+        self.check = check
+        self._native = native_backends
+        # `.default` first: `torch.ops.gossamer.<name>(...)` takes the first overload that fits.
+        self._overloads = dict.fromkeys(native_backends, self._define_default(fake))
+        self._overloads["reference"] = self._define("reference", reference, fake)
+        if triton is not None:
+            self._overloads["triton"] = self._define("triton", _imported(triton), fake)
+        OPS[self.name] = self
+
+    @property
+    def schema(self) -> str:
+        """The schema that the reference's signature implies, without a name."""
+        return str(torch.library.infer_schema(self.reference, mutates_args=()))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends this op has code for, available or not."""
+        return tuple(name for name in BACKENDS if name in self._overloads)
+
+    def why_not(self, backend: str, device: str) -> str | None:
+        """Why `backend` cannot run this op on `device` tensors here; None when it can."""
+        if backend not in self._overloads:
+            return f"{self.name} has no {backend} backend"
+        return why_not(backend, device)
+
+    def available(self, device: str) -> tuple[str, ...]:
+        """The backends that can run this op on tensors of this device type."""
+        return tuple(name for name in BACKENDS if self.why_not(name, device) is None)
+
+    def __call__(self, *args: Any, backend: str | None = None) -> Any:
+        self.check(*args)
+        return self.select(args[0].device.type, backend)(*args)
+
+    def select(self, device: str, backend: str | None = None) -> Any:
+        """The overload to call for tensors of this device type.
+
+        Raises ValueError for an unknown backend, BackendUnavailableError for one that cannot run.
+        """
+        if device == "meta":
+            return self._overloads["reference"]
+        wanted = (check_name(backend),) if backend is not None else chosen()
+        for name in wanted or PREFERENCE.get(device, ("reference",)):
+            if self.why_not(name, device) is None:
+                return self._overloads[name]
+        reasons = "; ".join(f"{name}: {self.why_not(name, device)}" for name in wanted)
+        raise BackendUnavailableError(
+            f"{self.name}: no such backend for {device} tensors here ({reasons}); "
+            f"available: {', '.join(self.available(device))}"
+        )
+
+    def _define(self, overload: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+        qualified = f"{self.name}.{overload}"
+        _library.define(qualified + self.schema)
+        _library.impl(qualified, function, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"gossamer::{qualified}", fake, lib=_library)
+        return getattr(getattr(torch.ops.gossamer, self.name), overload)
+
+    def _define_default(self, fake: Callable[..., Any]) -> Any:
+        """`.default`: declared by the C++ library, or here when that is missing."""
+        if not native.cpu.loaded:
+            _library.define(self.name + self.schema)
+        # Kernels of the native libraries take precedence over this one.
+        _library.impl(self.name, self._without_native, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"gossamer::{self.name}", fake, lib=_library)
+        return getattr(torch.ops.gossamer, self.name).default
+
+    def _without_native(self, *args: Any) -> Any:
+        device = args[0].device.type
+        others = [name for name in PREFERENCE.get(device, ()) if name not in self._native]
+        for name in others:
+            if self.why_not(name, device) is None:
+                return self._overloads[name](*args)
+        return self._overloads["reference"](*args)
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    """A function "module:name" that is imported when it is first called."""
+    module, _, name = path.partition(":")
+
+    @functools.cache
+    def target() -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return function
+
+    def call(*args: Any) -> Any:
+        return target()(*args)
+
+    return call

@@ -1,0 +1,144 @@
+// Float vectors of the instruction set this file is compiled for (GOSSAMER_ISA).
+//
+// GCC/Clang vector extensions give arithmetic and comparisons for every target; only float16
+// conversion needs intrinsics. Include this from *.kernel.cpp files alone, and keep std:: templates
+// out of them: everything here has internal linkage (see GOSSAMER_INLINE).
+#pragma once
+
+#include <cstring>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "gossamer/common.h"
+
+#if defined(__AVX512F__)
+#define GOSSAMER_LANES 16
+#elif defined(__AVX2__)
+#define GOSSAMER_LANES 8
+#else
+#define GOSSAMER_LANES 4
+#endif
+
+namespace gossamer {
+namespace {
+
+constexpr int kLanes = GOSSAMER_LANES;
+using F32 = float __attribute__((vector_size(4 * GOSSAMER_LANES)));
+using I32 = int32_t __attribute__((vector_size(4 * GOSSAMER_LANES)));
+using U32 = uint32_t __attribute__((vector_size(4 * GOSSAMER_LANES)));
+using U16 = uint16_t __attribute__((vector_size(2 * GOSSAMER_LANES)));
+
+GOSSAMER_INLINE F32 splat(float x) { return F32{} + x; }
+GOSSAMER_INLINE U32 bits(F32 x) { return reinterpret_cast<U32>(x); }
+GOSSAMER_INLINE F32 from_bits(U32 x) { return reinterpret_cast<F32>(x); }
+GOSSAMER_INLINE F32 select(I32 mask, F32 yes, F32 no) { return mask ? yes : no; }
+
+template <class V, class T>
+GOSSAMER_INLINE V load_raw(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// ---- widen: kLanes elements in memory -> floats --------------------------------
+GOSSAMER_INLINE F32 load(const float* p) { return load_raw<F32>(p); }
+
+GOSSAMER_INLINE F32 load(const bf16_t* p) {
+  return from_bits(__builtin_convertvector(load_raw<U16>(p), U32) << 16);
+}
+
+GOSSAMER_INLINE F32 load(const f16_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<F32>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(__F16C__) && GOSSAMER_LANES == 8
+  return reinterpret_cast<F32>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+  const U32 h = __builtin_convertvector(load_raw<U16>(p), U32);
+  const U32 magnitude = (h & 0x7fffu) << 13;
+  U32 wide = bits(from_bits(magnitude) * 0x1p112f);  // rebias the exponent; exact for subnormals
+  wide |= U32(magnitude >= (0x7c00u << 13)) & 0x7f800000u;  // inf and NaN
+  return from_bits(wide | (h & 0x8000u) << 16);
+#endif
+}
+
+// ---- narrow: floats -> kLanes elements in memory, round to nearest even --------
+GOSSAMER_INLINE void store(float* p, F32 x) { std::memcpy(p, &x, sizeof x); }
+
+GOSSAMER_INLINE void store(bf16_t* p, F32 x) {
+  const U32 u = bits(x);
+  const U32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const U32 nan = U32(x != x);
+  const U16 narrow = __builtin_convertvector((nan & 0x7fc0u) | (~nan & rounded), U16);
+  std::memcpy(p, &narrow, sizeof narrow);
+}
+
+GOSSAMER_INLINE void store(f16_t* p, F32 x) {
+#if defined(__AVX512F__)
+  const __m256i narrow = _mm512_cvtps_ph(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__) && GOSSAMER_LANES == 8
+  const __m128i narrow = _mm256_cvtps_ph(reinterpret_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT);
+#else
+  const U32 sign = (bits(x) >> 16) & 0x8000u;
+  const U32 u = bits(x) & 0x7fffffffu;
+  const U32 normal = (u - (112u << 23) + 0xfffu + ((u >> 13) & 1u)) >> 13;
+  const U32 subnormal = bits(from_bits(u) + 0.5f) - 0x3f000000u;  // the add rounds at 2^-24
+  const U32 special = 0x7c00u | (U32(u > 0x7f800000u) & 0x200u);  // overflow, inf, NaN
+  const U32 is_small = U32(u < 0x38800000u), is_special = U32(u >= 0x47800000u);
+  const U32 h = (is_small & subnormal) | (is_special & special) | (~(is_small | is_special) & normal);
+  const U16 narrow = __builtin_convertvector(h | sign, U16);
+#endif
+  std::memcpy(p, &narrow, sizeof narrow);
+}
+
+// ---- the same for n < kLanes elements, and for one element ---------------------
+template <class T>
+GOSSAMER_INLINE F32 load_partial(const T* p, int64_t n) {
+  T buffer[kLanes] = {};
+  std::memcpy(buffer, p, n * sizeof(T));
+  return load(buffer);
+}
+
+template <class T>
+GOSSAMER_INLINE void store_partial(T* p, F32 x, int64_t n) {
+  T buffer[kLanes];
+  store(buffer, x);
+  std::memcpy(p, buffer, n * sizeof(T));
+}
+
+GOSSAMER_INLINE float sum(F32 x) {
+  float total = 0;
+  for (int i = 0; i < kLanes; ++i) total += x[i];
+  return total;
+}
+
+// ---- functions -------------------------------------------------------------------
+struct VecMath {
+  GOSSAMER_INLINE F32 abs(F32 x) { return from_bits(bits(x) & 0x7fffffffu); }
+  GOSSAMER_INLINE F32 rcp(F32 x) { return 1.0f / x; }
+  GOSSAMER_INLINE F32 negative(F32 x, F32 yes, F32 no) { return select(x < 0.0f, yes, no); }
+
+  // e^x = 2^n e^r with |r| <= ln(2)/2; the polynomial's relative error is 3e-9. 0 below the normal
+  // range, inf above 88.37, NaN stays NaN.
+  GOSSAMER_INLINE F32 exp(F32 x) {
+    constexpr float magic = 0x1.8p23f;  // adding it rounds to an integer
+    const F32 clamped = select(x < -87.3f, splat(-87.3f), select(x > 88.37f, splat(88.37f), x));
+    const F32 shifted = clamped * 1.44269504f + magic;
+    const F32 n = shifted - magic;
+    const F32 r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+    F32 p = splat(1.38146131e-3f);
+    p = p * r + 8.36870997e-3f;
+    p = p * r + 4.16683874e-2f;
+    p = p * r + 1.66665207e-1f;
+    p = p * r + 4.99999935e-1f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    const F32 scale = from_bits((bits(shifted) - (0x4b400000u - 127u)) << 23);
+    const F32 finite = select(x < -87.3f, splat(0.0f), p * scale);
+    return select(x > 88.37f, splat(__builtin_inff()), finite);
+  }
+};
+
+}  // namespace
+}  // namespace gossamer

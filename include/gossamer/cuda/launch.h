@@ -1,0 +1,21 @@
+// The host side of a launch: device, stream and error check.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torch/csrc/stable/accelerator.h>
+
+#include "gossamer/torch/tensor.h"
+
+namespace gossamer::cuda {
+
+using torch::stable::accelerator::DeviceGuard;
+
+inline cudaStream_t current_stream(const Tensor& t) {
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(t.get_device_index(), &stream));
+  return static_cast<cudaStream_t>(stream);
+}
+
+inline bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+}  // namespace gossamer::cuda
