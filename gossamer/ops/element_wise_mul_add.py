@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gossamer.ops.checks import check_like, check_tensor
+from gossamer.ops.checks import broadcast_shapes, check_like, check_tensor
 from gossamer.ops.registry import Op
 
 
@@ -28,13 +28,11 @@ def _check(a: Tensor, b: Tensor, c: Tensor) -> None:
     check_tensor(op, "a", a)
     check_like(op, "b", b, "a", a)
     check_like(op, "c", c, "a", a)
-    try:
-        torch.broadcast_shapes(a.shape, b.shape, c.shape)
-    except RuntimeError:
+    if broadcast_shapes(a.shape, b.shape, c.shape) is None:
         raise ValueError(
             f"{op}: a has shape {list(a.shape)}, b {list(b.shape)}, c {list(c.shape)}; "
             "must broadcast together"
-        ) from None
+        )
 
 
 def _fake(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

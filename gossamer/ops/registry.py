@@ -60,6 +60,7 @@ class Op:
         self._overloads["reference"] = self._define("reference", reference, fake)
         if triton is not None:
             self._overloads["triton"] = self._define("triton", _imported(triton), fake)
+        self._automatic = {device: self._best_of(names, device) for device, names in PREFERENCE.items()}
         OPS[self.name] = self
 
     @property
@@ -91,17 +92,24 @@ class Op:
 
         Raises ValueError for an unknown backend, BackendUnavailableError for one that cannot run.
         """
-        if device == "meta":
-            return self._overloads["reference"]
         wanted = (check_name(backend),) if backend is not None else chosen()
-        for name in wanted or PREFERENCE.get(device, ("reference",)):
+        if not wanted or device == "meta":
+            return self._automatic.get(device, self._overloads["reference"])
+        found = self._best_of(wanted, device)
+        if found is None:
+            reasons = "; ".join(f"{name}: {self.why_not(name, device)}" for name in wanted)
+            raise BackendUnavailableError(
+                f"{self.name} on {device} tensors: {reasons}. "
+                f"Available: {', '.join(self.available(device))}"
+            )
+        return found
+
+    def _best_of(self, names: tuple[str, ...], device: str) -> Any:
+        """The overload of the first of these backends that can run; None when none can."""
+        for name in names:
             if self.why_not(name, device) is None:
                 return self._overloads[name]
-        reasons = "; ".join(f"{name}: {self.why_not(name, device)}" for name in wanted)
-        raise BackendUnavailableError(
-            f"{self.name}: no such backend for {device} tensors here ({reasons}); "
-            f"available: {', '.join(self.available(device))}"
-        )
+        return None
 
     def _define(self, overload: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Any:
         qualified = f"{self.name}.{overload}"
@@ -121,11 +129,8 @@ class Op:
 
     def _without_native(self, *args: Any) -> Any:
         device = args[0].device.type
-        others = [name for name in PREFERENCE.get(device, ()) if name not in self._native]
-        for name in others:
-            if self.why_not(name, device) is None:
-                return self._overloads[name](*args)
-        return self._overloads["reference"](*args)
+        others = tuple(n for n in PREFERENCE.get(device, ("reference",)) if n not in self._native)
+        return self._best_of(others, device)(*args)
 
 
 def _imported(path: str) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ GOSSAMER_INLINE void elementwise_row(const T* const (&in)[N], const int64_t (&st
     for (; i + kLanes <= n; i += kLanes) {
       F32 x[N];
       for (int k = 0; k < N; ++k) x[k] = load(in[k] + i);
-      store(out + i, f(x));
+      store(out + i, f(x, T{}));
     }
   }
   for (; i < n; i += kLanes) {
@@ -35,14 +35,14 @@ GOSSAMER_INLINE void elementwise_row(const T* const (&in)[N], const int64_t (&st
     F32 x[N];
     for (int k = 0; k < N; ++k) x[k] = load_row(in[k], stride[k], i, count);
     if (count == kLanes) {
-      store(out + i, f(x));
+      store(out + i, f(x, T{}));
     } else {
-      store_partial(out + i, f(x), count);
+      store_partial(out + i, f(x, T{}), count);
     }
   }
 }
 
-// Outputs begin .. end-1. `f` maps N vectors to one.
+// Outputs begin .. end-1. `f(x, T{})` maps N vectors to one; T tells it what precision is needed.
 template <int N, class T, class F>
 void elementwise(const Strided<N>& shape, const void* const (&in)[N], void* out, int64_t begin, int64_t end,
                  const F& f) {

@@ -1,7 +1,7 @@
 // Float vectors of the instruction set this file is compiled for (GOSSAMER_ISA).
 //
-// GCC/Clang vector extensions give arithmetic and comparisons for every target; only float16
-// conversion needs intrinsics. Include this from *.kernel.cpp files alone, and keep std:: templates
+// GCC/Clang vector extensions give arithmetic and comparisons for every target; conversions to and
+// from 16 bits need intrinsics to be fast. Include this from *.kernel.cpp files alone, and keep std:: templates
 // out of them: everything here has internal linkage (see GOSSAMER_INLINE).
 #pragma once
 
@@ -35,18 +35,42 @@ GOSSAMER_INLINE U32 bits(F32 x) { return reinterpret_cast<U32>(x); }
 GOSSAMER_INLINE F32 from_bits(U32 x) { return reinterpret_cast<F32>(x); }
 GOSSAMER_INLINE F32 select(I32 mask, F32 yes, F32 no) { return mask ? yes : no; }
 
-template <class V, class T>
-GOSSAMER_INLINE V load_raw(const T* p) {
+template <class V>
+GOSSAMER_INLINE V load_raw(const void* p) {
   V v;
   std::memcpy(&v, p, sizeof v);
   return v;
+}
+
+GOSSAMER_INLINE U32 load_u16(const void* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<U32>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<U32>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(load_raw<U16>(p), U32);
+#endif
+}
+
+// x < 65536
+GOSSAMER_INLINE void store_u16(void* p, U32 x) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(x)));
+#elif defined(__AVX2__)
+  const __m256i wide = reinterpret_cast<__m256i>(x);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(wide, wide), 0b1000);
+  _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+#else
+  const U16 narrow = __builtin_convertvector(x, U16);
+  std::memcpy(p, &narrow, sizeof narrow);
+#endif
 }
 
 // ---- widen: kLanes elements in memory -> floats --------------------------------
 GOSSAMER_INLINE F32 load(const float* p) { return load_raw<F32>(p); }
 
 GOSSAMER_INLINE F32 load(const bf16_t* p) {
-  return from_bits(__builtin_convertvector(load_raw<U16>(p), U32) << 16);
+  return from_bits(load_u16(p) << 16);
 }
 
 GOSSAMER_INLINE F32 load(const f16_t* p) {
@@ -55,7 +79,7 @@ GOSSAMER_INLINE F32 load(const f16_t* p) {
 #elif defined(__F16C__) && GOSSAMER_LANES == 8
   return reinterpret_cast<F32>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #else
-  const U32 h = __builtin_convertvector(load_raw<U16>(p), U32);
+  const U32 h = load_u16(p);
   const U32 magnitude = (h & 0x7fffu) << 13;
   U32 wide = bits(from_bits(magnitude) * 0x1p112f);  // rebias the exponent; exact for subnormals
   wide |= U32(magnitude >= (0x7c00u << 13)) & 0x7f800000u;  // inf and NaN
@@ -70,15 +94,16 @@ GOSSAMER_INLINE void store(bf16_t* p, F32 x) {
   const U32 u = bits(x);
   const U32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const U32 nan = U32(x != x);
-  const U16 narrow = __builtin_convertvector((nan & 0x7fc0u) | (~nan & rounded), U16);
-  std::memcpy(p, &narrow, sizeof narrow);
+  store_u16(p, (nan & 0x7fc0u) | (~nan & rounded));
 }
 
 GOSSAMER_INLINE void store(f16_t* p, F32 x) {
 #if defined(__AVX512F__)
   const __m256i narrow = _mm512_cvtps_ph(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &narrow, sizeof narrow);
 #elif defined(__F16C__) && GOSSAMER_LANES == 8
   const __m128i narrow = _mm256_cvtps_ph(reinterpret_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &narrow, sizeof narrow);
 #else
   const U32 sign = (bits(x) >> 16) & 0x8000u;
   const U32 u = bits(x) & 0x7fffffffu;
@@ -87,9 +112,8 @@ GOSSAMER_INLINE void store(f16_t* p, F32 x) {
   const U32 special = 0x7c00u | (U32(u > 0x7f800000u) & 0x200u);  // overflow, inf, NaN
   const U32 is_small = U32(u < 0x38800000u), is_special = U32(u >= 0x47800000u);
   const U32 h = (is_small & subnormal) | (is_special & special) | (~(is_small | is_special) & normal);
-  const U16 narrow = __builtin_convertvector(h | sign, U16);
+  store_u16(p, h | sign);
 #endif
-  std::memcpy(p, &narrow, sizeof narrow);
 }
 
 // ---- the same for n < kLanes elements, and for one element ---------------------
@@ -115,28 +139,59 @@ GOSSAMER_INLINE float sum(F32 x) {
 
 // ---- functions -------------------------------------------------------------------
 struct VecMath {
+  GOSSAMER_INLINE F32 negative(F32 x, F32 yes, F32 no) { return select(x < 0.0f, yes, no); }
+  GOSSAMER_INLINE F32 below(F32 x, float limit, F32 yes) { return select(x < limit, yes, F32{}); }
   GOSSAMER_INLINE F32 abs(F32 x) { return from_bits(bits(x) & 0x7fffffffu); }
   GOSSAMER_INLINE F32 rcp(F32 x) { return 1.0f / x; }
-  GOSSAMER_INLINE F32 negative(F32 x, F32 yes, F32 no) { return select(x < 0.0f, yes, no); }
 
-  // e^x = 2^n e^r with |r| <= ln(2)/2; the polynomial's relative error is 3e-9. 0 below the normal
-  // range, inf above 88.37, NaN stays NaN.
-  GOSSAMER_INLINE F32 exp(F32 x) {
-    constexpr float magic = 0x1.8p23f;  // adding it rounds to an integer
-    const F32 clamped = select(x < -87.3f, splat(-87.3f), select(x > 88.37f, splat(88.37f), x));
-    const F32 shifted = clamped * 1.44269504f + magic;
-    const F32 n = shifted - magic;
-    const F32 r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  // For x in [-87.3, 88.3]; relative error 3e-9 before rounding.
+  GOSSAMER_INLINE F32 exp_normal(F32 x) {
+    const Exponent e = split(x);
     F32 p = splat(1.38146131e-3f);
-    p = p * r + 8.36870997e-3f;
-    p = p * r + 4.16683874e-2f;
-    p = p * r + 1.66665207e-1f;
-    p = p * r + 4.99999935e-1f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const F32 scale = from_bits((bits(shifted) - (0x4b400000u - 127u)) << 23);
-    const F32 finite = select(x < -87.3f, splat(0.0f), p * scale);
-    return select(x > 88.37f, splat(__builtin_inff()), finite);
+    p = p * e.r + 8.36870997e-3f;
+    p = p * e.r + 4.16683874e-2f;
+    p = p * e.r + 1.66665207e-1f;
+    p = p * e.r + 4.99999935e-1f;
+    return ((p * e.r + 1.0f) * e.r + 1.0f) * e.power;
+  }
+
+  // For any x: 0 below the normal range, inf above 88.3, NaN stays NaN.
+  GOSSAMER_INLINE F32 exp(F32 x) {
+    const F32 finite = exp_normal(select(x < -87.3f, splat(-87.3f), select(x > 88.3f, splat(88.3f), x)));
+    return select(x > 88.3f, splat(__builtin_inff()), select(x < -87.3f, F32{}, finite));
+  }
+
+ protected:
+  struct Exponent {
+    F32 r, power;
+  };
+  // e^x = power * e^r with |r| <= ln(2)/2.
+  GOSSAMER_INLINE Exponent split(F32 x) {
+    constexpr float magic = 0x1.8p23f;  // adding it rounds to an integer
+    const F32 shifted = x * 1.44269504f + magic;
+    const F32 n = shifted - magic;
+    const F32 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    return {r, from_bits((bits(shifted) - (0x4b400000u - 127u)) << 23)};
+  }
+};
+
+// The same, precise enough for 16-bit results: relative error 5e-6.
+struct VecMath16 : VecMath {
+  GOSSAMER_INLINE F32 exp_normal(F32 x) {
+    const Exponent e = split(x);
+    const F32 p = (splat(4.12777465e-02f) * e.r + 1.67535144e-01f) * e.r + 5.00051161e-01f;
+    return ((p * e.r + 1.0f) * e.r + 1.0f) * e.power;
+  }
+  GOSSAMER_INLINE F32 rcp(F32 x) {
+#if defined(__AVX512F__)
+    const F32 y = reinterpret_cast<F32>(_mm512_maskz_rcp14_ps(0xffff, reinterpret_cast<__m512>(x)));
+    return y * (2.0f - x * y);
+#elif defined(__AVX2__)
+    const F32 y = reinterpret_cast<F32>(_mm256_rcp_ps(reinterpret_cast<__m256>(x)));
+    return y * (2.0f - x * y);
+#else
+    return 1.0f / x;
+#endif
   }
 };
 

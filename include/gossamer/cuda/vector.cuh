@@ -44,19 +44,20 @@ GOSSAMER_INLINE void store(T* p, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(p) = pack;
 }
 
+// Special functions of one instruction each: ex2.approx (2 ulp) and rcp.approx (1 ulp).
 struct FastMath {
   GOSSAMER_INLINE float abs(float x) { return fabsf(x); }
   GOSSAMER_INLINE float negative(float x, float yes, float no) { return x < 0.0f ? yes : no; }
-  // ex2.approx and rcp.approx: 2 and 1 ulp, one instruction each.
-  GOSSAMER_INLINE float exp(float x) { return exp2f_approx(x * 1.4426950408889634f); }
+  GOSSAMER_INLINE float below(float x, float limit, float yes) { return x < limit ? yes : 0.0f; }
+  GOSSAMER_INLINE float exp_normal(float x) { return exp(x); }
+  GOSSAMER_INLINE float exp(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+  }
   GOSSAMER_INLINE float rcp(float x) {
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-  }
-  GOSSAMER_INLINE float exp2f_approx(float x) {
-    float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
   }
 };

@@ -1,7 +1,8 @@
 // GELU from exp and one reciprocal, shared by the CPU vectors and CUDA.
 //
-// M supplies abs, exp, rcp and negative(x, a, b) = x < 0 ? a : b for the value type V (float, or a
-// vector of floats).
+// M supplies, for the value type V (float, or a vector of floats): abs, rcp, exp, exp_normal (for
+// arguments whose exp is a normal number), below(x, c, a) = x < c ? a : 0 and negative(x, a, b) =
+// x < 0 ? a : b.
 #pragma once
 
 #include "gossamer/common.h"
@@ -39,8 +40,12 @@ struct TailFit6 {  // relative error 4.7e-6: 16-bit results, whose own rounding 
 // x * Phi(x)
 template <class M, class Fit, class V>
 GOSSAMER_INLINE V gelu_erf(V x) {
-  const V t = M::rcp(1.0f + Fit::k * M::abs(x));
-  const V tail = M::exp(-0.5f * (x * x)) * Fit::r(t);
+  // From 13 on the tail is under 1e-38: 0, even where t is NaN for infinite x. NaN in x comes through
+  // the factor x.
+  constexpr float far = 13.0f;
+  const V u = M::abs(x);
+  const V t = M::rcp(1.0f + Fit::k * u);
+  const V tail = M::below(u, far, M::exp_normal(-0.5f * (x * x)) * Fit::r(t));
   return x * M::negative(x, tail, 1.0f - tail);
 }
 

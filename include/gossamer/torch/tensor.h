@@ -9,7 +9,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <string>
+#include <vector>
 
 #include "gossamer/common.h"
 
@@ -36,8 +36,24 @@ inline void check_matches(const Tensor& t, const Tensor& like, const char* op, c
   STD_TORCH_CHECK(t.device() == like.device(), op, ": ", name, " must be on the device of the first argument");
 }
 
+// An uninitialised contiguous tensor with the dtype and device of `like`. Straight through the C shim:
+// torch::stable::new_empty looks its op up by name in every call, which costs more than 1 us.
 inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) {
-  return torch::stable::new_empty(like, sizes);
+  const int64_t dims = static_cast<int64_t>(sizes.size());
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (int64_t d = dims - 1; d >= 0; --d) {
+    strides[d] = stride;
+    stride *= sizes[d] > 1 ? sizes[d] : 1;
+  }
+  int32_t dtype = 0, device_type = 0, device_index = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
+  AtenTensorHandle handle = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type,
+                                                  device_index, &handle));
+  return Tensor(handle);
 }
 
 // A contiguous copy of `t`, expanded to `sizes`.

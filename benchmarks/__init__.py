@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.<op>` for one op, `python -m benchmarks.all` for every op."""

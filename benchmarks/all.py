@@ -1,0 +1,9 @@
+"""Every benchmark in one run, with one table at the end."""
+
+from benchmarks import element_wise_mul_add, fused_add_gelu, fused_residual_rmsnorm
+from gossamer.bench.suite import main
+
+SUITES = (element_wise_mul_add.SUITE, fused_add_gelu.SUITE, fused_residual_rmsnorm.SUITE)
+
+if __name__ == "__main__":
+    main(*SUITES)

@@ -1,0 +1,39 @@
+"""element_wise_mul_add against eager PyTorch: as an expression, and as torch.addcmul."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from benchmarks.shapes import pilot_shapes
+from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+
+
+def _case(shape: tuple[int, ...], broadcast: bool) -> Case:
+    other = shape[-1:] if broadcast else shape
+
+    def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        a = torch.randn(shape, dtype=dtype, device=device)
+        b, c = (torch.randn(other, dtype=dtype, device=device) for _ in range(2))
+        return a, b, c
+
+    return Case(
+        shape=shape,
+        make_args=make_args,
+        peers={"eager": lambda a, b, c: a * b + c, "addcmul": lambda a, b, c: torch.addcmul(c, a, b)},
+        bytes=lambda a, b, c: tensor_bytes(a, a, b, c),
+        flops=2 * torch.Size(shape).numel(),
+        variant="b,c=[hidden]" if broadcast else "b,c=full",
+    )
+
+
+def _cases(device: str, quick: bool) -> Iterator[Case]:
+    for shape in pilot_shapes(device, quick):
+        for broadcast in (False, True):
+            yield _case(shape, broadcast)
+
+
+SUITE = Suite("element_wise_mul_add", _cases)
+
+if __name__ == "__main__":
+    main(SUITE)

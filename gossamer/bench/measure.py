@@ -1,0 +1,86 @@
+"""Timing with proof: the results of the timed calls are compared with an oracle."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.bench.timing import Timing, device_of, l2_bytes, time_calls
+
+# Relative error ||out - oracle|| / ||oracle|| that honest arithmetic in a dtype stays under.
+MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+MAX_ARGUMENT_SETS = 16
+
+
+class WrongResultError(RuntimeError):
+    """A timed call returned something else than the oracle."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    timing: Timing
+    max_error: float  # largest absolute difference from the oracle
+    relative_error: float  # ||out - oracle|| / ||oracle||, the worst over all results
+
+
+def measure(
+    fn: Callable[..., Any],
+    make_args: Callable[[], tuple[Any, ...]],
+    oracle: Callable[..., Any],
+    *,
+    warmup: int = 20,
+    iters: int = 100,
+) -> Measurement:
+    """Time `fn(*make_args())` over rotating argument sets and check what the timed calls returned.
+
+    make_args: fresh random arguments each time it is called. oracle: the same function of the same
+    arguments in higher precision; its results may have any dtype.
+    Raises WrongResultError when a result is off by more than its dtype allows, or not finite.
+    """
+    argument_sets = _rotation(make_args)
+    results: list[Any] = [None] * len(argument_sets)
+
+    def call(i: int) -> None:
+        slot = i % len(argument_sets)
+        results[slot] = fn(*argument_sets[slot])
+
+    timing = time_calls(call, device=device_of(argument_sets[0]), warmup=warmup, iters=iters)
+    pairs = [
+        pair
+        for args, result in zip(argument_sets, results, strict=True)
+        if result is not None  # fewer calls than argument sets
+        for pair in zip(_flat(result), _flat(oracle(*args)), strict=True)
+    ]
+    errors = [_errors(got, want) for got, want in pairs]
+    return Measurement(timing, max(e[0] for e in errors), max(e[1] for e in errors))
+
+
+def _rotation(make_args: Callable[[], tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Enough argument sets that the next call never finds its inputs in the GPU's L2."""
+    sets = [make_args()]
+    device = device_of(sets[0])
+    if device.type == "cuda":
+        wanted = 1 + 2 * l2_bytes(device) // max(argument_bytes(sets[0]), 1)
+        sets += [make_args() for _ in range(min(wanted, MAX_ARGUMENT_SETS) - 1)]
+    return sets
+
+
+def argument_bytes(args: Sequence[Any]) -> int:
+    return sum(a.numel() * a.element_size() for a in args if isinstance(a, Tensor))
+
+
+def _flat(result: Any) -> tuple[Tensor, ...]:
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def _errors(got: Tensor, want: Tensor) -> tuple[float, float]:
+    if got.shape != want.shape:
+        raise WrongResultError(f"result has shape {list(got.shape)}; must be {list(want.shape)}")
+    difference = got.double() - want.double()
+    relative = (difference.norm() / want.double().norm().clamp_min(1e-300)).item()
+    limit = MAX_RELATIVE_ERROR[got.dtype]
+    if not relative <= limit:  # also true for NaN
+        raise WrongResultError(f"relative error is {relative:.3g}; must be at most {limit:g}")
+    return difference.abs().max().item() if difference.numel() else 0.0, relative

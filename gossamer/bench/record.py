@@ -1,0 +1,148 @@
+"""One measured point, as one JSON line that says where and with what it was measured."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossamer._version import __version__
+from gossamer.bench.measure import Measurement
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a results file. `bytes` and `flops` are what the op needs at the least."""
+
+    op: str
+    backend: str  # a gossamer backend, or the name of a peer
+    shape: list[int]
+    dtype: str
+    variant: str  # what else distinguishes the point, e.g. "approximate=tanh"
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    iterations: int
+    bytes: int
+    gbps: float
+    flops: int
+    tflops: float
+    ceiling_gbps: float  # measured copy bandwidth
+    ceiling_share: float
+    max_error: float
+    relative_error: float
+    device: str
+    versions: dict[str, str] = field(default_factory=dict)
+    revision: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        measurement: Measurement,
+        *,
+        op: str,
+        backend: str,
+        shape: Iterable[int],
+        dtype: torch.dtype,
+        variant: str,
+        bytes: int,
+        flops: int,
+        ceiling_gbps: float,
+        device: str,
+    ) -> "Record":
+        timing = measurement.timing
+        gbps = bytes / timing.median_ms / 1e6
+        return cls(
+            op=op,
+            backend=backend,
+            shape=list(shape),
+            dtype=str(dtype).removeprefix("torch."),
+            variant=variant,
+            **{name: _rounded(value) for name, value in asdict(timing).items()},
+            bytes=bytes,
+            gbps=_rounded(gbps),
+            flops=flops,
+            tflops=_rounded(flops / timing.median_ms / 1e9),
+            ceiling_gbps=_rounded(ceiling_gbps),
+            ceiling_share=_rounded(gbps / ceiling_gbps),
+            max_error=_rounded(measurement.max_error),
+            relative_error=_rounded(measurement.relative_error),
+            device=describe_device(device),
+            versions=versions(),
+            revision=revision(),
+        )
+
+
+def _rounded(value: float) -> Any:
+    """Four digits: more would be noise in a committed file."""
+    return value if isinstance(value, int) else float(f"{value:.4g}")
+
+
+def write_records(records: Iterable[Record], path: Path) -> None:
+    """Replace `path` with these records, one JSON line each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(asdict(record)) + "\n" for record in records))
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a results file. Raises ValueError, with file and line, for anything else."""
+    names = {f.name for f in fields(Record)}
+    records = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number} is not JSON: {error}") from None
+        if not isinstance(values, dict) or set(values) != names:
+            raise ValueError(f"{path}:{number} is not a record; must have {', '.join(sorted(names))}")
+        records.append(Record(**values))
+    return records
+
+
+def describe_device(device: str) -> str:
+    """The GPU's name, or the CPU's with the number of threads torch uses."""
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(device))
+    return f"{_cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def device_folder(device: str) -> str:
+    """`describe_device` as a folder name: nvidia-h200, amd-epyc-2-threads."""
+    return re.sub(r"[^a-z0-9]+", "-", describe_device(device).lower()).strip("-")
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else []
+    return names[0].strip() if names else platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    found = {"gossamer": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
+    try:
+        found["triton"] = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    return found
+
+
+def revision() -> str:
+    """The git revision of the sources; GOSSAMER_REVISION names it where git is not at hand."""
+    if "GOSSAMER_REVISION" in os.environ:
+        return os.environ["GOSSAMER_REVISION"]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    here = Path(__file__).parent
+    try:
+        result = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return result.stdout.strip()

@@ -1,0 +1,112 @@
+"""A benchmark of one op: its points, its peers, and the command line that runs it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+
+from gossamer.bench.ceiling import copy_bandwidth
+from gossamer.bench.measure import measure
+from gossamer.bench.record import Record, device_folder, write_records
+from gossamer.bench.table import records_table
+from gossamer.ops import OPS
+
+RESULTS = Path("benchmarks/results")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape and variant of an op.
+
+    make_args: random arguments for (dtype, device). peers: what users would call instead, by name;
+    "eager" is the baseline. bytes: memory traffic the op needs, from its arguments.
+    """
+
+    shape: tuple[int, ...]
+    make_args: Callable[[torch.dtype, str], tuple[Any, ...]]
+    peers: Mapping[str, Callable[..., Any]]
+    bytes: Callable[..., int]
+    flops: int
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """All cases of one op; `cases(device, quick)` yields them."""
+
+    op: str
+    cases: Callable[[str, bool], Iterable[Case]]
+
+    def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:
+        """Measure every peer and every available backend at every case."""
+        records = []
+        for case in self.cases(device, quick):
+            for dtype in DTYPES:
+                for record in self._points(case, dtype, device, quick):
+                    on_record(record)
+                    records.append(record)
+        return records
+
+    def _points(self, case: Case, dtype: torch.dtype, device: str, quick: bool) -> Iterable[Record]:
+        op = OPS[self.op]
+        backends = [b for b in op.available(device) if b != "reference"]
+        runs: dict[str, Callable[..., Any]] = dict(case.peers)
+        runs |= {backend: partial(op, backend=backend) for backend in backends}
+        warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)
+        make_args = partial(case.make_args, dtype, device)
+        for name, fn in runs.items():
+            result = measure(fn, make_args, self._oracle, warmup=warmup, iters=iters)
+            yield Record.of(
+                result,
+                op=self.op,
+                backend=name,
+                shape=case.shape,
+                dtype=dtype,
+                variant=case.variant,
+                bytes=case.bytes(*make_args()),
+                flops=case.flops,
+                ceiling_gbps=copy_bandwidth(device),
+                device=device,
+            )
+
+    def _oracle(self, *args: Any) -> Any:
+        wide = (a.double() if isinstance(a, Tensor) else a for a in args)
+        return OPS[self.op].reference(*wide)
+
+
+def tensor_bytes(*tensors: Tensor) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def main(*suites: Suite) -> None:
+    """The command line of `python -m benchmarks.<op>`."""
+
+    def command(
+        device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda if there is one")] = "",
+        quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,
+        results: Annotated[Path, typer.Option(help="folder for the result files")] = RESULTS,
+    ) -> None:
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device not in ("cpu", "cuda"):
+            raise typer.BadParameter(f"device is {device!r}; must be cpu or cuda")
+        console = Console()
+        if not console.is_terminal:  # a log has room for whole rows
+            console = Console(width=160)
+        records: list[Record] = []
+        for suite in suites:
+            with console.status(suite.op) as status:
+                found = suite.run(device, quick, lambda r: status.update(f"{r.op} {r.shape} {r.backend}"))
+            path = results / device_folder(device) / f"{suite.op}.jsonl"
+            write_records(found, path)
+            records += found
+        console.print(records_table(records))
+        console.print(f"written to {results / device_folder(device)}")
+
+    typer.run(command)
