@@ -20,7 +20,10 @@ def _case(shape: tuple[int, ...], broadcast: bool) -> Case:
     return Case(
         shape=shape,
         make_args=make_args,
-        peers={"eager": lambda a, b, c: a * b + c, "addcmul": lambda a, b, c: torch.addcmul(c, a, b)},
+        peers={
+            "eager": lambda a, b, c: a * b + c,
+            "addcmul": lambda a, b, c: torch.addcmul(c, a, b),
+        },
         bytes=lambda a, b, c: tensor_bytes(a, a, b, c),
         flops=2 * torch.Size(shape).numel(),
         variant="b,c=[hidden]" if broadcast else "b,c=full",

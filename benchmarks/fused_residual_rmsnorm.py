@@ -33,7 +33,13 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
     for shape in pilot_shapes(device, quick):
         yield _case(shape)
     if device == "cuda" and not quick:  # narrow, odd and very wide rows
-        for shape in [(262_144, 128), (65_536, 1000), (16_384, 4097), (2048, 16_384), (1024, 65_536)]:
+        for shape in [
+            (262_144, 128),
+            (65_536, 1000),
+            (16_384, 4097),
+            (2048, 16_384),
+            (1024, 65_536),
+        ]:
             yield _case(shape)
 
 

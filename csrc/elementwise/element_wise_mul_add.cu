@@ -1,5 +1,5 @@
 #include "element_wise_mul_add.h"
-
+#include "gossamer/cuda/dtype.cuh"
 #include "gossamer/cuda/elementwise.cuh"
 
 namespace gossamer {
@@ -14,7 +14,8 @@ struct MulAdd {
 Tensor element_wise_mul_add_cuda(const Tensor& a, const Tensor& b, const Tensor& c) {
   const Elementwise<3> call = prepare_elementwise<3>({a, b, c}, "element_wise_mul_add");
   cuda::for_dtype(call.dtype, [&](auto element) {
-    cuda::launch_elementwise<decltype(element), 3>(call, MulAdd{});
+    constexpr unsigned b_and_c_are_shared = 0b110;
+    cuda::launch_elementwise<decltype(element), b_and_c_are_shared>(call, MulAdd{});
   });
   return call.out;
 }

@@ -1,5 +1,5 @@
 #include "fused_add_gelu.h"
-
+#include "gossamer/cuda/dtype.cuh"
 #include "gossamer/cuda/elementwise.cuh"
 #include "gossamer/math/gelu.h"
 
@@ -11,9 +11,7 @@ namespace {
 template <class T>
 struct AddGeluErf {
   using Fit = std::conditional_t<sizeof(T) == 4, math::TailFit8, math::TailFit6>;
-  __device__ float operator()(const float (&in)[2]) const {
-    return math::gelu_erf<cuda::FastMath, Fit>(in[0] + in[1]);
-  }
+  __device__ float operator()(const float (&in)[2]) const { return math::gelu_erf<cuda::FastMath, Fit>(in[0] + in[1]); }
 };
 
 struct AddGeluTanh {
@@ -26,10 +24,11 @@ Tensor fused_add_gelu_cuda(const Tensor& x, const Tensor& bias, std::string appr
   const Elementwise<2> call = prepare_fused_add_gelu(x, bias, approximate);
   cuda::for_dtype(call.dtype, [&](auto element) {
     using T = decltype(element);
+    constexpr unsigned bias_is_shared = 0b10;
     if (approximate == "tanh") {
-      cuda::launch_elementwise<T, 2>(call, AddGeluTanh{});
+      cuda::launch_elementwise<T, bias_is_shared>(call, AddGeluTanh{});
     } else {
-      cuda::launch_elementwise<T, 2>(call, AddGeluErf<T>{});
+      cuda::launch_elementwise<T, bias_is_shared>(call, AddGeluErf<T>{});
     }
   });
   return call.out;

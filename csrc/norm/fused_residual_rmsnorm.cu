@@ -1,7 +1,8 @@
 #include "fused_residual_rmsnorm.h"
-
-#include "gossamer/cuda/elementwise.cuh"
+#include "gossamer/cuda/dtype.cuh"
+#include "gossamer/cuda/launch.h"
 #include "gossamer/cuda/reduce.cuh"
+#include "gossamer/cuda/vector.cuh"
 
 namespace gossamer {
 namespace {
@@ -17,31 +18,38 @@ struct NormArgs {
 
 // h = x + residual rounded to T, stored; returns the sum of its squares.
 template <class T, int V>
-GOSSAMER_INLINE float add_pack(cuda::Pack<T, V> x, const cuda::Pack<T, V>& residual, cuda::Pack<T, V>& h) {
+GOSSAMER_INLINE float add_pack(const cuda::Pack<T, V>& x, const cuda::Pack<T, V>& residual, cuda::Pack<T, V>& h) {
+  float a[V], b[V];
+  cuda::unpack<T, V>(x, a);
+  cuda::unpack<T, V>(residual, b);
+#pragma unroll
+  for (int i = 0; i < V; ++i) a[i] += b[i];
+  h = cuda::pack<T, V>(a);
+  cuda::unpack<T, V>(h, a);
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    h.value[i] = cuda::from_float<T>(cuda::to_float(x.value[i]) + cuda::to_float(residual.value[i]));
-    const float rounded = cuda::to_float(h.value[i]);
-    squares += rounded * rounded;
-  }
+  for (int i = 0; i < V; ++i) squares += a[i] * a[i];
   return squares;
 }
 
 template <class T, int V>
 GOSSAMER_INLINE cuda::Pack<T, V> scale_pack(const cuda::Pack<T, V>& h, const cuda::Pack<T, V>& weight, float scale) {
-  cuda::Pack<T, V> out;
+  float a[V], w[V];
+  cuda::unpack<T, V>(h, a);
+  cuda::unpack<T, V>(weight, w);
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    out.value[i] = cuda::from_float<T>(cuda::to_float(h.value[i]) * scale * cuda::to_float(weight.value[i]));
-  }
-  return out;
+  for (int i = 0; i < V; ++i) a[i] = a[i] * scale * w[i];
+  return cuda::pack<T, V>(a);
 }
+
+// 1024 threads leave 64 registers to each, too few for 4 packs of eight values.
+template <class T, int K>
+constexpr int max_threads = K == 4 && sizeof(T) == 2 ? 512 : 1024;
 
 // One row per blockDim.x threads, blockDim.y rows per block. A thread keeps its K packs of the row in
 // registers between the two passes; K = 0 reads them back from new_residual instead (any width).
 template <class T, int V, int K>
-__global__ void __launch_bounds__(1024) residual_rmsnorm_kernel(const NormArgs<T> args) {
+__global__ void __launch_bounds__(max_threads<T, K>, 1) residual_rmsnorm_kernel(const NormArgs<T> args) {
   __shared__ float scratch[32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool active = row < args.rows;  // the last block may have rows to spare
@@ -109,9 +117,11 @@ int round_up_to_power_of_two(int n) {
 
 template <class T, int V>
 void launch(const NormArgs<T>& args, cudaStream_t stream) {
-  // Two packs per thread hide latency with few idle lanes; wide rows need more per thread.
-  const int wanted = round_up_to_power_of_two((args.packs + 1) / 2);
-  const int threads = wanted < 32 ? 32 : wanted > 1024 ? 1024 : wanted;
+  // Two packs per thread hide latency with few idle lanes; up to 512 threads, so that a multiprocessor
+  // has several rows at work and one of them is always loading; only very wide rows need more.
+  int threads = round_up_to_power_of_two((args.packs + 1) / 2);
+  threads = threads < 32 ? 32 : threads > 512 ? 512 : threads;
+  if (args.packs > 4 * threads) threads = 1024;
   const int rows_per_block = threads < 256 ? 256 / threads : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "fused_residual_rmsnorm: too many rows: ", args.rows);
@@ -122,7 +132,7 @@ void launch(const NormArgs<T>& args, cudaStream_t stream) {
       kernel = residual_rmsnorm_kernel<T, V, 1>;
     } else if (per_thread <= 2) {
       kernel = residual_rmsnorm_kernel<T, V, 2>;
-    } else if (per_thread <= 4) {
+    } else if (per_thread <= 4 && threads <= max_threads<T, 4>) {
       kernel = residual_rmsnorm_kernel<T, V, 4>;
     }
   }

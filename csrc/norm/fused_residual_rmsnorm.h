@@ -2,6 +2,7 @@
 // Semantics: gossamer/ops/fused_residual_rmsnorm.py
 #pragma once
 
+#include <cmath>
 #include <tuple>
 
 #include "gossamer/torch/rows.h"
@@ -24,8 +25,8 @@ struct ResidualRmsNormCall {
   Tensor weight, normed, new_residual;
 };
 
-inline ResidualRmsNormCall prepare_fused_residual_rmsnorm(const Tensor& x, const Tensor& residual,
-                                                          const Tensor& weight, double eps) {
+inline ResidualRmsNormCall prepare_fused_residual_rmsnorm(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                                                          double eps) {
   const char* op = "fused_residual_rmsnorm";
   const DType dtype = dtype_of(x, op, "x");
   check_matches(residual, x, op, "residual");
@@ -36,7 +37,7 @@ inline ResidualRmsNormCall prepare_fused_residual_rmsnorm(const Tensor& x, const
                   "; must be 1 to 65536");
   STD_TORCH_CHECK(same_sizes(x, residual), op, ": residual must have the shape of x");
   STD_TORCH_CHECK(weight.dim() == 1 && weight.size(0) == width, op, ": weight must have shape [x.shape[-1]]");
-  STD_TORCH_CHECK(eps >= 0, op, ": eps must be a number >= 0");
+  STD_TORCH_CHECK(eps >= 0 && std::isfinite(eps), op, ": eps is ", eps, "; must be finite and >= 0");
   return {dtype,
           as_rows(x),
           as_rows(residual),

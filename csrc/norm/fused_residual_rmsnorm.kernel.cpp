@@ -63,9 +63,12 @@ namespace GOSSAMER_ISA {
 
 void fused_residual_rmsnorm(const ResidualRmsNorm& work, int64_t begin, int64_t end) {
   switch (work.dtype) {
-    case DType::f32: return rows<float>(work, begin, end);
-    case DType::f16: return rows<f16_t>(work, begin, end);
-    case DType::bf16: return rows<bf16_t>(work, begin, end);
+    case DType::f32:
+      return rows<float>(work, begin, end);
+    case DType::f16:
+      return rows<f16_t>(work, begin, end);
+    case DType::bf16:
+      return rows<bf16_t>(work, begin, end);
   }
 }
 

@@ -1,7 +1,7 @@
 """Measuring: one driver for every number this project publishes.
 
-`benchmark_kernel(fn, *args)` times one call. `measure(...)` also checks the timed results against an
-oracle; `Record` is one line of a results file.
+`benchmark_kernel(fn, *args)` times one call. `measure(...)` also checks the timed results against
+an oracle; `Record` is one line of a results file.
 """
 
 from gossamer.bench.ceiling import copy_bandwidth

@@ -6,7 +6,7 @@ import torch
 
 from gossamer.bench.timing import benchmark_kernel
 
-COPY_BYTES = {"cuda": 2 << 30, "cpu": 256 << 20}  # far beyond any cache
+COPY_BYTES = {"cuda": 2 << 30, "cpu": 512 << 20}  # far beyond any cache
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Record:
     median_ms: float
     low_ms: float
     high_ms: float
+    host_ms: float  # time to issue a call; on a CPU the median again
     iterations: int
     bytes: int
     gbps: float
@@ -101,7 +103,9 @@ def read_records(path: Path) -> list[Record]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{number} is not JSON: {error}") from None
         if not isinstance(values, dict) or set(values) != names:
-            raise ValueError(f"{path}:{number} is not a record; must have {', '.join(sorted(names))}")
+            raise ValueError(
+                f"{path}:{number} is not a record; must have {', '.join(sorted(names))}"
+            )
         records.append(Record(**values))
     return records
 
@@ -125,13 +129,15 @@ def _cpu_name() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"gossamer": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    found = {
+        "gossamer": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         found["triton"] = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        pass
     return found
 
 

@@ -16,6 +16,7 @@ from gossamer.bench.measure import measure
 from gossamer.bench.record import Record, device_folder, write_records
 from gossamer.bench.table import records_table
 from gossamer.ops import OPS
+from gossamer.ops.backends import PREFERENCE
 
 RESULTS = Path("benchmarks/results")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -56,7 +57,8 @@ class Suite:
 
     def _points(self, case: Case, dtype: torch.dtype, device: str, quick: bool) -> Iterable[Record]:
         op = OPS[self.op]
-        backends = [b for b in op.available(device) if b != "reference"]
+        # Not the reference, and not Triton's interpreter: neither is meant to be fast.
+        backends = [b for b in PREFERENCE[device] if b != "reference" and not op.why_not(b, device)]
         runs: dict[str, Callable[..., Any]] = dict(case.peers)
         runs |= {backend: partial(op, backend=backend) for backend in backends}
         warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)
@@ -89,8 +91,12 @@ def main(*suites: Suite) -> None:
     """The command line of `python -m benchmarks.<op>`."""
 
     def command(
-        device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda if there is one")] = "",
-        quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,
+        device: Annotated[
+            str, typer.Option(help="cpu or cuda; default: cuda if there is one")
+        ] = "",
+        quick: Annotated[
+            bool, typer.Option("--quick", help="small sizes, few repetitions")
+        ] = False,
         results: Annotated[Path, typer.Option(help="folder for the result files")] = RESULTS,
     ) -> None:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -102,7 +108,9 @@ def main(*suites: Suite) -> None:
         records: list[Record] = []
         for suite in suites:
             with console.status(suite.op) as status:
-                found = suite.run(device, quick, lambda r: status.update(f"{r.op} {r.shape} {r.backend}"))
+                found = suite.run(
+                    device, quick, lambda r: status.update(f"{r.op} {r.shape} {r.backend}")
+                )
             path = results / device_folder(device) / f"{suite.op}.jsonl"
             write_records(found, path)
             records += found

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from gossamer.bench.record import Record
@@ -26,7 +27,7 @@ def records_table(records: Sequence[Record], baseline: str = "eager") -> Table:
             record.op,
             "x".join(map(str, record.shape)),
             record.dtype,
-            record.variant,
+            escape(record.variant),
             record.backend,
             f"{record.median_ms:.4g}",
             f"{base / record.median_ms:.2f}x" if base else "",

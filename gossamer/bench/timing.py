@@ -1,30 +1,37 @@
 """How long a call takes: CUDA events with a cold L2 on a GPU, wall clock on a CPU."""
 
+import ctypes
+import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+CYCLES_PER_MS = 2_000_000  # of a GPU at 2 GHz; no GPU of this decade is much faster
+
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call: median, 10th and 90th percentile over `iterations` calls."""
+    """Milliseconds of one call: median, 10th and 90th percentile over `iterations` calls.
+
+    On a GPU these are times of the device alone; `host_ms` is what the host needs to issue a call,
+    which is what counts for small calls outside of a CUDA graph.
+    """
 
     median_ms: float
     low_ms: float
     high_ms: float
+    host_ms: float
     iterations: int
 
-    @classmethod
-    def of(cls, samples_ms: Sequence[float]) -> "Timing":
-        low, median, high = np.percentile(samples_ms, [10, 50, 90])
-        return cls(float(median), float(low), float(high), len(samples_ms))
 
-
-def benchmark_kernel(fn: Callable[..., Any], *args: Any, warmup: int = 20, iters: int = 100) -> Timing:
+def benchmark_kernel(
+    fn: Callable[..., Any], *args: Any, warmup: int = 20, iters: int = 100
+) -> Timing:
     """Time `fn(*args)`: on the GPU when an argument lives there, else on the CPU.
 
     Raises ValueError for warmup < 0 or iters < 1.
@@ -40,10 +47,17 @@ def time_calls(
         raise ValueError(f"warmup is {warmup}; must be >= 0")
     if iters < 1:
         raise ValueError(f"iters is {iters}; must be >= 1")
+    if device.type == "cpu":
+        _keep_freed_memory()
     for i in range(warmup):
         call(i % iters)
-    timer = _cuda_samples if device.type == "cuda" else _cpu_samples
-    return Timing.of(list(timer(call, device, iters)))
+    if device.type == "cuda":
+        samples, host_ms = _cuda_samples(call, device, iters)
+    else:
+        samples = _cpu_samples(call, iters)
+        host_ms = float(np.median(samples))
+    low, median, high = np.percentile(samples, [10, 50, 90])
+    return Timing(float(median), float(low), float(high), host_ms, iters)
 
 
 def device_of(args: Sequence[Any]) -> torch.device:
@@ -54,29 +68,57 @@ def device_of(args: Sequence[Any]) -> torch.device:
     return torch.device("cpu")
 
 
-def _cpu_samples(call: Callable[[int], Any], device: torch.device, iters: int) -> Iterator[float]:
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Tell glibc to keep large blocks that are freed instead of returning them to the kernel.
+
+    Otherwise a result of more than 32 MB is mapped anew in every call, and page faults take five
+    times as long as the work that is to be timed.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            libc.mallopt(option, (1 << 31) - 1)
+
+
+def _cpu_samples(call: Callable[[int], Any], iters: int) -> list[float]:
+    samples = []
     for i in range(iters):
         start = time.perf_counter()
         call(i)
-        yield (time.perf_counter() - start) * 1e3
+        samples.append((time.perf_counter() - start) * 1e3)
+    return samples
 
 
-def _cuda_samples(call: Callable[[int], Any], device: torch.device, iters: int) -> Iterator[float]:
+def _cuda_samples(
+    call: Callable[[int], Any], device: torch.device, iters: int
+) -> tuple[list[float], float]:
+    """Device times of `iters` calls, each with a cold L2, and the host's time per call."""
     # Reading a buffer of four L2 sizes evicts everything else. Writing one instead (as is common)
-    # leaves the L2 full of dirty lines, whose write-back the timed kernel would pay for. The read
-    # also keeps the GPU busy while the host queues the call, so launch latency is not measured.
-    flush = torch.empty(4 * l2_bytes(device) // 4, dtype=torch.int32, device=device).zero_()
+    # leaves the L2 full of dirty lines, whose write-back the timed kernel would pay for.
+    flush = torch.zeros(l2_bytes(device), dtype=torch.int32, device=device)
     starts = [torch.cuda.Event(enable_timing=True) for _ in range(iters)]
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(iters)]
     with torch.cuda.device(device):
+        host_ms = _host_time(call, iters)
         for i in range(iters):
             flush.max()
+            # The GPU idles until the call is surely queued, or its launch would be timed as well.
+            torch.cuda._sleep(int(2 * host_ms * CYCLES_PER_MS))
             starts[i].record()
             call(i)
             ends[i].record()
         torch.cuda.synchronize()
-    for start, end in zip(starts, ends, strict=True):
-        yield start.elapsed_time(end)
+    return [s.elapsed_time(e) for s, e in zip(starts, ends, strict=True)], host_ms
+
+
+def _host_time(call: Callable[[int], Any], iters: int) -> float:
+    """Median milliseconds until `call` returns, with the GPU's queue empty."""
+    samples = []
+    for i in range(min(iters, 10)):
+        torch.cuda.synchronize()
+        samples += _cpu_samples(lambda _, i=i: call(i), 1)  # type: ignore[misc]
+    return float(np.median(samples))
 
 
 def l2_bytes(device: torch.device) -> int:

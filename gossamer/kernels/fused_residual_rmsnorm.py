@@ -1,5 +1,7 @@
 """Triton kernel of gossamer.ops.fused_residual_rmsnorm."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -11,36 +13,65 @@ MAX_BLOCK = 8192  # 16 warps hold this much of a row in registers; wider rows lo
 
 
 @triton.jit
+def add_residual(x_ptr, residual_ptr, new_residual_ptr, at, inside):
+    """x + residual, rounded as it is stored; returned in float32."""
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    x += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    h = x.to(new_residual_ptr.dtype.element_ty)
+    tl.store(new_residual_ptr + at, h, mask=inside)
+    return h.to(tl.float32)
+
+
+@triton.jit
+def scale_by(h, scale, weight_ptr, normed_ptr, start, columns, inside):
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    y = (h * scale * weight).to(normed_ptr.dtype.element_ty)
+    tl.store(normed_ptr + start + columns, y, mask=inside)
+
+
+@triton.jit
 def fused_residual_rmsnorm_kernel(
     x_ptr, residual_ptr, weight_ptr, normed_ptr, new_residual_ptr, width, eps, BLOCK: tl.constexpr
 ):
-    """One program per contiguous row; loops when the row is wider than BLOCK."""
+    """One program per contiguous row of at most BLOCK elements, which stay in registers."""
     start = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    h = add_residual(x_ptr, residual_ptr, new_residual_ptr, start + columns, inside)
+    scale = 1.0 / tl.sqrt(tl.sum(h * h) / width + eps)
+    scale_by(h, scale, weight_ptr, normed_ptr, start, columns, inside)
+
+
+@triton.jit
+def fused_residual_rmsnorm_kernel_wide(
+    x_ptr, residual_ptr, weight_ptr, normed_ptr, new_residual_ptr, width, eps, BLOCK: tl.constexpr
+):
+    """One program per contiguous row of any width, in two passes of BLOCK elements at a time."""
+    start = tl.program_id(0).to(tl.int64) * width
     squares = tl.zeros([BLOCK], dtype=tl.float32)
     for base in range(0, width, BLOCK):
-        at = base + columns
-        inside = at < width
-        x = tl.load(x_ptr + start + at, mask=inside, other=0.0).to(tl.float32)
-        x += tl.load(residual_ptr + start + at, mask=inside, other=0.0).to(tl.float32)
-        h = x.to(new_residual_ptr.dtype.element_ty)
-        tl.store(new_residual_ptr + start + at, h, mask=inside)
-        squares += h.to(tl.float32) * h.to(tl.float32)
+        columns = base + tl.arange(0, BLOCK)
+        inside = columns < width
+        h = add_residual(x_ptr, residual_ptr, new_residual_ptr, start + columns, inside)
+        squares += h * h
     scale = 1.0 / tl.sqrt(tl.sum(squares) / width + eps)
-    # The second pass reads what other threads of this program wrote.
-    tl.debug_barrier()
+    tl.debug_barrier()  # the second pass may read what another thread of this program wrote
     for base in range(0, width, BLOCK):
-        at = base + columns
-        inside = at < width
-        h = tl.load(new_residual_ptr + start + at, mask=inside, other=0.0).to(tl.float32)
-        weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        y = (h * scale * weight).to(normed_ptr.dtype.element_ty)
-        tl.store(normed_ptr + start + at, y, mask=inside)
+        columns = base + tl.arange(0, BLOCK)
+        inside = columns < width
+        h = tl.load(new_residual_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
+        scale_by(h, scale, weight_ptr, normed_ptr, start, columns, inside)
 
 
-def _launch_options(width: int) -> dict[str, int]:
-    block = min(triton.next_power_of_2(width), MAX_BLOCK)
-    return {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
+def _plan(width: int) -> tuple[Any, dict[str, int]]:
+    """The kernel for rows of this width and its launch options."""
+    if width > MAX_BLOCK:
+        return fused_residual_rmsnorm_kernel_wide, {"BLOCK": 4096, "num_warps": 8}
+    block = triton.next_power_of_2(width)
+    return fused_residual_rmsnorm_kernel, {
+        "BLOCK": block,
+        "num_warps": min(max(block // 512, 1), 16),
+    }
 
 
 def fused_residual_rmsnorm(
@@ -50,9 +81,10 @@ def fused_residual_rmsnorm(
     normed, new_residual = torch.empty_like(x), torch.empty_like(x)
     width = x.shape[-1]
     if x.numel() > 0:
+        kernel, options = _plan(width)
         with torch.cuda.device_of(x):
-            fused_residual_rmsnorm_kernel[(x.numel() // width,)](
-                x, residual, weight, normed, new_residual, width, eps, **_launch_options(width)
+            kernel[(x.numel() // width,)](
+                x, residual, weight, normed, new_residual, width, eps, **options
             )
     return normed, new_residual
 
@@ -61,11 +93,11 @@ def variants() -> list[Variant]:
     pointers = ("x_ptr", "residual_ptr", "weight_ptr", "normed_ptr", "new_residual_ptr")
     return [
         Variant(
-            fused_residual_rmsnorm_kernel,
+            kernel,
             dict.fromkeys(pointers, p) | {"width": "i32", "eps": "fp32"},
             {"BLOCK": options["BLOCK"]},
             options["num_warps"],
         )
         for p in POINTERS
-        for options in map(_launch_options, (1, 256, 4096, 65_536))
+        for kernel, options in map(_plan, (1, 256, 4096, 8192, 65_536))
     ]

@@ -1,7 +1,11 @@
-"""Which specialisations of a Triton kernel exist, so that CI can compile them without a GPU."""
+"""What Triton kernels have in common: limits, and the variants that CI compiles without a GPU."""
 
 from dataclasses import dataclass, field
 from typing import Any
+
+# Elements per launch, so that indices and their divisions are 32 bits wide: a 64-bit division is a
+# function call of a hundred instructions. Launchers split larger tensors.
+MAX_ELEMENTS = (1 << 31) - (1 << 16)
 
 # Triton's names for pointers to the element types that every op supports.
 POINTERS = ("*fp32", "*fp16", "*bf16")

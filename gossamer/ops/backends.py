@@ -10,8 +10,8 @@ from gossamer import native
 
 BACKENDS = ("reference", "cpu", "triton", "cuda")
 
-# What runs when the caller does not choose, first available first. Triton's interpreter is for tests,
-# so CPU tensors never get it unasked.
+# What runs when the caller does not choose, first available first. Triton's interpreter is for
+# tests, so CPU tensors never get it unasked.
 PREFERENCE = {
     "cpu": ("cpu", "reference"),
     "cuda": ("cuda", "triton", "reference"),

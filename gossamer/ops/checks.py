@@ -20,17 +20,23 @@ def check_tensor(op: str, name: str, value: Any) -> None:
 
 
 def check_like(op: str, name: str, value: Any, first_name: str, first: Tensor) -> None:
-    """A tensor with the dtype (TypeError) and on the device (ValueError) of `first`."""
+    """A strided tensor with the dtype (TypeError) and on the device (ValueError) of `first`."""
+    if (
+        isinstance(value, Tensor)
+        and value.dtype is first.dtype
+        and value.device == first.device
+        and value.layout is torch.strided
+    ):
+        return  # one look at each property: this runs in every call of every op
     check_tensor(op, name, value)
     if value.dtype is not first.dtype:
         raise TypeError(
             f"{op}: {name} has dtype {_short(value.dtype)}; "
             f"must be {_short(first.dtype)}, the dtype of {first_name}"
         )
-    if value.device != first.device:
-        raise ValueError(
-            f"{op}: {name} is on {value.device}; must be on {first.device}, the device of {first_name}"
-        )
+    raise ValueError(
+        f"{op}: {name} is on {value.device}; must be on {first.device}, the device of {first_name}"
+    )
 
 
 def check_shape(op: str, name: str, value: Tensor, shape: tuple[int, ...], meaning: str) -> None:
@@ -50,8 +56,6 @@ def broadcast_shapes(*shapes: torch.Size) -> list[int] | None:
 
     torch.broadcast_shapes does the same in 12 us, several times the work of a small op.
     """
-    if all(shape == shapes[0] for shape in shapes):
-        return list(shapes[0])
     common: list[int] = []  # innermost dimension first
     for shape in shapes:
         for i, size in enumerate(reversed(shape)):

@@ -28,6 +28,8 @@ def _check(a: Tensor, b: Tensor, c: Tensor) -> None:
     check_tensor(op, "a", a)
     check_like(op, "b", b, "a", a)
     check_like(op, "c", c, "a", a)
+    if a.shape == b.shape == c.shape:
+        return
     if broadcast_shapes(a.shape, b.shape, c.shape) is None:
         raise ValueError(
             f"{op}: a has shape {list(a.shape)}, b {list(b.shape)}, c {list(c.shape)}; "
@@ -44,5 +46,6 @@ _op = Op(
     reference=_reference,
     check=_check,
     fake=_fake,
+    example=lambda make: (make(3, 40), make(40), make(3, 1)),
     triton="gossamer.kernels.element_wise_mul_add:element_wise_mul_add",
 )

@@ -42,7 +42,7 @@ def _reference(
     return (h * scale * weight.to(wide)).to(x.dtype), new_residual
 
 
-def _check(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+def _check(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> None:
     op = "fused_residual_rmsnorm"
     check_tensor(op, "x", x)
     check_like(op, "residual", residual, "x", x)
@@ -59,9 +59,7 @@ def _check(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
         raise ValueError(f"{op}: eps is {eps}; must be finite and >= 0")
 
 
-def _fake(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6
-) -> tuple[Tensor, Tensor]:
+def _fake(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -70,5 +68,6 @@ _op = Op(
     reference=_reference,
     check=_check,
     fake=_fake,
+    example=lambda make: (make(3, 40), make(3, 40), make(40), 1e-6),
     triton="gossamer.kernels.fused_residual_rmsnorm:fused_residual_rmsnorm",
 )

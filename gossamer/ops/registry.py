@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.library import Library
 
 from gossamer import native
@@ -38,6 +39,7 @@ class Op:
     reference: the meaning, in plain torch; its signature is the op's schema.
     check: raises ValueError or TypeError for bad arguments; same arguments as `reference`.
     fake: what the result looks like (shape, dtype, device), for tracing.
+    example: small valid arguments; `make(*shape)` makes a random tensor.
     triton: "module:function" that launches the Triton kernel, imported at the first call.
     """
 
@@ -48,19 +50,24 @@ class Op:
         reference: Callable[..., Any],
         check: Callable[..., None],
         fake: Callable[..., Any],
+        example: Callable[[Callable[..., Tensor]], tuple[Any, ...]],
         triton: str | None = None,
         native_backends: tuple[str, ...] = ("cpu", "cuda"),
     ) -> None:
         self.name = name
         self.reference = reference
         self.check = check
+        self.example = example
+        self._fake = self._checked(fake)
         self._native = native_backends
         # `.default` first: `torch.ops.gossamer.<name>(...)` takes the first overload that fits.
-        self._overloads = dict.fromkeys(native_backends, self._define_default(fake))
-        self._overloads["reference"] = self._define("reference", reference, fake)
+        self._overloads = dict.fromkeys(native_backends, self._define_default())
+        self._overloads["reference"] = self._define("reference", reference)
         if triton is not None:
-            self._overloads["triton"] = self._define("triton", _imported(triton), fake)
-        self._automatic = {device: self._best_of(names, device) for device, names in PREFERENCE.items()}
+            self._overloads["triton"] = self._define("triton", _imported(triton))
+        self._automatic = {
+            device: self._best_of(names, device) for device, names in PREFERENCE.items()
+        }
         OPS[self.name] = self
 
     @property
@@ -84,8 +91,13 @@ class Op:
         return tuple(name for name in BACKENDS if self.why_not(name, device) is None)
 
     def __call__(self, *args: Any, backend: str | None = None) -> Any:
-        self.check(*args)
-        return self.select(args[0].device.type, backend)(*args)
+        # Every overload checks its own arguments. Those in C++ cost nothing but speak tersely, so
+        # `check` explains: checking here first would take longer than a small op (2 to 3 us).
+        try:
+            return self.select(args[0].device.type, backend)(*args)
+        except (RuntimeError, AttributeError):
+            self.check(*args)
+            raise
 
     def select(self, device: str, backend: str | None = None) -> Any:
         """The overload to call for tensors of this device type.
@@ -111,20 +123,27 @@ class Op:
                 return self._overloads[name]
         return None
 
-    def _define(self, overload: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*args: Any) -> Any:
+            self.check(*args)
+            return function(*args)
+
+        return checked
+
+    def _define(self, overload: str, function: Callable[..., Any]) -> Any:
         qualified = f"{self.name}.{overload}"
         _library.define(qualified + self.schema)
-        _library.impl(qualified, function, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"gossamer::{qualified}", fake, lib=_library)
+        _library.impl(qualified, self._checked(function), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"gossamer::{qualified}", self._fake, lib=_library)
         return getattr(getattr(torch.ops.gossamer, self.name), overload)
 
-    def _define_default(self, fake: Callable[..., Any]) -> Any:
+    def _define_default(self) -> Any:
         """`.default`: declared by the C++ library, or here when that is missing."""
         if not native.cpu.loaded:
             _library.define(self.name + self.schema)
         # Kernels of the native libraries take precedence over this one.
         _library.impl(self.name, self._without_native, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"gossamer::{self.name}", fake, lib=_library)
+        torch.library.register_fake(f"gossamer::{self.name}", self._fake, lib=_library)
         return getattr(torch.ops.gossamer, self.name).default
 
     def _without_native(self, *args: Any) -> Any:

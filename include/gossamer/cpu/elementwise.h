@@ -82,9 +82,12 @@ template <int N, class F>
 void elementwise(DType dtype, const Strided<N>& shape, const void* const (&in)[N], void* out, int64_t begin,
                  int64_t end, const F& f) {
   switch (dtype) {
-    case DType::f32: return elementwise<N, float>(shape, in, out, begin, end, f);
-    case DType::f16: return elementwise<N, f16_t>(shape, in, out, begin, end, f);
-    case DType::bf16: return elementwise<N, bf16_t>(shape, in, out, begin, end, f);
+    case DType::f32:
+      return elementwise<N, float>(shape, in, out, begin, end, f);
+    case DType::f16:
+      return elementwise<N, f16_t>(shape, in, out, begin, end, f);
+    case DType::bf16:
+      return elementwise<N, bf16_t>(shape, in, out, begin, end, f);
   }
 }
 

@@ -26,9 +26,9 @@ const char* isa_name();
 
 // The declared kernel for this CPU, as a function pointer.
 #if defined(__x86_64__)
-#define GOSSAMER_CPU_KERNEL(name)                                              \
-  (::gossamer::cpu::isa() == ::gossamer::cpu::Isa::avx512 ? avx512::name       \
-   : ::gossamer::cpu::isa() == ::gossamer::cpu::Isa::avx2 ? avx2::name         \
+#define GOSSAMER_CPU_KERNEL(name)                                        \
+  (::gossamer::cpu::isa() == ::gossamer::cpu::Isa::avx512 ? avx512::name \
+   : ::gossamer::cpu::isa() == ::gossamer::cpu::Isa::avx2 ? avx2::name   \
                                                           : generic::name)
 #else
 #define GOSSAMER_CPU_KERNEL(name) (generic::name)

@@ -1,8 +1,7 @@
 // GELU from exp and one reciprocal, shared by the CPU vectors and CUDA.
 //
-// M supplies, for the value type V (float, or a vector of floats): abs, rcp, exp, exp_normal (for
-// arguments whose exp is a normal number), below(x, c, a) = x < c ? a : 0 and negative(x, a, b) =
-// x < 0 ? a : b.
+// M supplies, for the value type V (float, or a vector of floats): abs, rcp, exp, gauss(x) =
+// exp(-x^2/2), which is 0 for infinite x, and negative(x, a, b) = x < 0 ? a : b.
 #pragma once
 
 #include "gossamer/common.h"
@@ -40,19 +39,15 @@ struct TailFit6 {  // relative error 4.7e-6: 16-bit results, whose own rounding 
 // x * Phi(x)
 template <class M, class Fit, class V>
 GOSSAMER_INLINE V gelu_erf(V x) {
-  // From 13 on the tail is under 1e-38: 0, even where t is NaN for infinite x. NaN in x comes through
-  // the factor x.
-  constexpr float far = 13.0f;
-  const V u = M::abs(x);
-  const V t = M::rcp(1.0f + Fit::k * u);
-  const V tail = M::below(u, far, M::exp_normal(-0.5f * (x * x)) * Fit::r(t));
+  const V t = M::rcp(1.0f + Fit::k * M::abs(x));
+  const V tail = M::gauss(x) * Fit::r(t);
   return x * M::negative(x, tail, 1.0f - tail);
 }
 
 // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), written as x * sigmoid(2 * ...)
 template <class M, class V>
 GOSSAMER_INLINE V gelu_tanh(V x) {
-  constexpr float a = 1.5957691216057308f;     // 2 sqrt(2/pi)
+  constexpr float a = 1.5957691216057308f;  // 2 sqrt(2/pi)
   constexpr float b = 0.044715f * a;
   const V minus_2u = -(x * (a + b * (x * x)));
   return x * M::rcp(1.0f + M::exp(minus_2u));

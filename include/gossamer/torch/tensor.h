@@ -21,10 +21,14 @@ using torch::stable::Tensor;
 
 inline DType dtype_of(const Tensor& t, const char* op, const char* name) {
   switch (t.scalar_type()) {
-    case ScalarType::Float: return DType::f32;
-    case ScalarType::Half: return DType::f16;
-    case ScalarType::BFloat16: return DType::bf16;
-    default: break;
+    case ScalarType::Float:
+      return DType::f32;
+    case ScalarType::Half:
+      return DType::f16;
+    case ScalarType::BFloat16:
+      return DType::bf16;
+    default:
+      break;
   }
   STD_TORCH_CHECK(false, op, ": ", name, " must be float32, float16 or bfloat16");
   return DType::f32;
@@ -51,8 +55,8 @@ inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) 
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type,
-                                                  device_index, &handle));
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type, device_index, &handle));
   return Tensor(handle);
 }
 

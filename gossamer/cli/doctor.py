@@ -1,0 +1,61 @@
+"""`gossamer doctor`: what this machine has, and which backend of which op works on it."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.diagnosis import Cell, Diagnosis, diagnose
+
+STYLES = {"works": "green", "unavailable": "dim", "broken": "bold red"}
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="the same facts as JSON")] = False,
+) -> None:
+    """Check this machine; exit code 1 when something that should work does not."""
+    found = diagnose()
+    if as_json:
+        typer.echo(json.dumps(asdict(found), default=str, indent=2))
+    else:
+        _print(found, Console())
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _print(found: Diagnosis, console: Console) -> None:
+    console.print(_facts(found))
+    console.print(_backends(found.cells))
+    notes = dict.fromkeys((c.backend, c.detail) for c in found.cells if c.state == "unavailable")
+    for backend, reason in notes:
+        console.print(f"[dim]{backend}: {reason}[/dim]")
+    for problem in found.problems:
+        console.print(Text(f"problem: {problem}", style="bold red"))
+    if not found.problems:
+        console.print("[green]Everything that should work here works.[/green]")
+
+
+def _facts(found: Diagnosis) -> Table:
+    table = Table(show_header=False, box=None)
+    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in found.versions.items()))
+    for device in found.devices:
+        table.add_row("device", device)
+    table.add_row("CPU features", ", ".join(found.cpu_features) or "baseline")
+    for library in found.libraries:
+        state = f"loaded, {library.path}" if library.loaded else f"not loaded: {library.problem}"
+        table.add_row(f"{library.name}.so", state)
+    table.add_row("CPU kernels", found.cpu_isa or "none")
+    return table
+
+
+def _backends(cells: list[Cell]) -> Table:
+    backends = list(dict.fromkeys(cell.backend for cell in cells))
+    table = Table("op", *backends)
+    for op in dict.fromkeys(cell.op for cell in cells):
+        row = {c.backend: Text(c.state, style=STYLES[c.state]) for c in cells if c.op == op}
+        table.add_row(op, *(row.get(backend, Text("-")) for backend in backends))
+    return table

@@ -1,0 +1,31 @@
+"""`gossamer ...`"""
+
+from typing import Annotated
+
+import typer
+
+from gossamer._version import __version__
+from gossamer.cli.doctor import doctor
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def gossamer(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None:
+    """Sparse LLM inference with PyTorch."""
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,108 @@
+"""What works on this machine: facts for `gossamer doctor`, without any printing."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import native
+from gossamer.bench.record import describe_device, versions
+from gossamer.ops import OPS, Op
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One op on one backend: state "works", "unavailable" (and why) or "broken" (and how)."""
+
+    op: str
+    backend: str
+    device: str
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    versions: dict[str, str]
+    devices: list[str]
+    cpu_features: list[str]
+    libraries: list[native.Library]
+    cpu_isa: str | None
+    cells: list[Cell]
+    problems: list[str] = field(default_factory=list)
+
+
+def diagnose() -> Diagnosis:
+    """Look at this machine and run every available backend of every op once, on a small input."""
+    cells = [_try(op, backend) for op in OPS.values() for backend in op.backends]
+    return Diagnosis(
+        versions=versions(),
+        devices=_devices(),
+        cpu_features=_cpu_features(),
+        libraries=[native.cpu, native.cuda],
+        cpu_isa=native.cpu_isa(),
+        cells=cells,
+        problems=_library_problems()
+        + [f"{c.op} on {c.backend}: {c.detail}" for c in cells if c.state == "broken"],
+    )
+
+
+def _devices() -> list[str]:
+    found = [describe_device("cpu")]
+    for i in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(i)
+        memory = properties.total_memory / 2**30
+        found.append(
+            f"{properties.name}, sm_{properties.major}{properties.minor}, {memory:.0f} GiB"
+        )
+    return found
+
+
+def _cpu_features() -> list[str]:
+    """What torch says this CPU can do, of the things that matter to the kernels."""
+    capabilities = torch.cpu.get_capabilities()
+    wanted = (
+        "avx2",
+        "fma3",
+        "f16c",
+        "avx512_f",
+        "avx512_bf16",
+        "avx512_fp16",
+        "amx_bf16",
+        "neon",
+        "sve",
+    )
+    return [name for name in wanted if capabilities.get(name)]
+
+
+def _library_problems() -> list[str]:
+    """A library that should be there and is not: the CPU one always, the CUDA one beside a GPU."""
+    problems = []
+    if native.cpu.problem:
+        problems.append(f"{native.cpu.problem}: reinstall gossamer")
+    if torch.cuda.is_available() and native.cuda.problem:
+        problems.append(
+            f"{native.cuda.problem}: reinstall with GOSSAMER_CUDA=ON and nvcc on the PATH"
+        )
+    return problems
+
+
+def _try(op: Op, backend: str) -> Cell:
+    device = "cuda" if torch.cuda.is_available() and backend != "cpu" else "cpu"
+    reason = op.why_not(backend, device)
+    if backend == "cuda" and device == "cpu":
+        reason = native.cuda.problem or "no CUDA GPU is visible"
+    if reason is not None:
+        return Cell(op.name, backend, device, "unavailable", reason)
+    try:
+        args = op.example(partial(torch.randn, device=device))
+        torch.testing.assert_close(_flat(op(*args, backend=backend)), _flat(op.reference(*args)))
+    except Exception as error:  # whatever it is, it is the answer
+        return Cell(op.name, backend, device, "broken", f"{type(error).__name__}: {error}")
+    return Cell(op.name, backend, device, "works")
+
+
+def _flat(result: Any) -> tuple[Tensor, ...]:
+    return (result,) if isinstance(result, Tensor) else tuple(result)

@@ -1,0 +1,132 @@
+"""The benchmark driver: it times what it says, and it notices wrong results."""
+
+import json
+import time
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from gossamer.bench import (
+    Measurement,
+    Record,
+    Timing,
+    WrongResultError,
+    benchmark_kernel,
+    measure,
+    read_records,
+    write_records,
+)
+from gossamer.bench.record import device_folder, revision
+from gossamer.bench.table import records_table
+
+
+def test_times_a_call():
+    timing = benchmark_kernel(time.sleep, 0.002, warmup=1, iters=5)
+    assert timing.iterations == 5
+    assert 2 <= timing.low_ms <= timing.median_ms <= timing.high_ms < 50
+
+
+def test_counts_its_calls():
+    calls = []
+    benchmark_kernel(calls.append, "x", warmup=3, iters=4)
+    assert calls == ["x"] * 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"iters": 0}, "iters is 0"), ({"warmup": -1}, "warmup is -1")]
+)
+def test_refuses_nonsense(options, message):
+    with pytest.raises(ValueError, match=message):
+        benchmark_kernel(len, [], **options)
+
+
+def _args():
+    return (torch.randn(100),)
+
+
+def test_measures_error_of_the_timed_calls():
+    result = measure(lambda x: x + 1e-6, _args, lambda x: x.double(), warmup=0, iters=3)
+    assert 5e-7 < result.max_error < 2e-6
+    assert 0 < result.relative_error < 1e-5
+
+
+def test_a_wrong_result_stops_the_benchmark():
+    with pytest.raises(WrongResultError, match="relative error is 1; must be at most 1e-05"):
+        measure(torch.zeros_like, _args, lambda x: x, warmup=0, iters=2)
+
+
+def test_nan_is_a_wrong_result():
+    with pytest.raises(WrongResultError, match="nan"):
+        measure(lambda x: x * float("nan"), _args, lambda x: x, warmup=0, iters=2)
+
+
+def test_only_the_last_call_wrong_is_noticed():
+    """The results of timed calls are checked, not those of a separate run."""
+    count = iter(range(100))
+    with pytest.raises(WrongResultError):
+        measure(lambda x: x if next(count) < 6 else -x, _args, lambda x: x, warmup=3, iters=4)
+
+
+@pytest.fixture
+def record():
+    measurement = Measurement(Timing(2.0, 1.9, 2.2, 0.01, 30), 1e-3, 1e-4)
+    return Record.of(
+        measurement,
+        op="fused_add_gelu",
+        backend="cpu",
+        shape=(4, 8),
+        dtype=torch.float16,
+        variant="",
+        bytes=4_000_000,
+        flops=8_000_000,
+        ceiling_gbps=4.0,
+        device="cpu",
+    )
+
+
+def test_a_record_derives_rates(record):
+    assert (record.gbps, record.ceiling_share, record.tflops) == (2.0, 0.5, 0.004)
+    assert record.dtype == "float16"
+    assert record.versions["torch"] == torch.__version__
+    assert record.revision == revision() != ""
+
+
+def test_records_survive_a_file(record, tmp_path):
+    path = tmp_path / "folder" / "op.jsonl"
+    write_records([record, record], path)
+    assert read_records(path) == [record, record]
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_bad_results_file_is_named(record, tmp_path):
+    path = tmp_path / "op.jsonl"
+    path.write_text(json.dumps(asdict(record) | {"extra": 1}) + "\n")
+    with pytest.raises(ValueError, match=r"op\.jsonl:1 is not a record"):
+        read_records(path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"op\.jsonl:1 is not JSON"):
+        read_records(path)
+
+
+def test_the_table_compares_with_eager(record):
+    table = records_table([replace(record, backend="eager", median_ms=5.0), record])
+    assert list(table.columns[6].cells) == ["1.00x", "2.50x"]
+
+
+def test_device_folders_are_plain_names():
+    assert set(device_folder("cpu")) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+@pytest.mark.gpu
+def test_gpu_times_leave_out_the_launch():
+    """A kernel of a few microseconds behind a slow host call is timed as a few microseconds."""
+    x = torch.randn(1000, device="cuda")
+
+    def slow_host(x):
+        time.sleep(0.001)
+        return x + 1
+
+    timing = benchmark_kernel(slow_host, x, warmup=2, iters=10)
+    assert timing.median_ms < 0.1
+    assert timing.host_ms > 1

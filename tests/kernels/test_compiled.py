@@ -1,0 +1,68 @@
+"""Kernels compile for every supported GPU and keep their variables in registers."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import triton
+
+from gossamer import native
+from gossamer.ops import OPS
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """One JSON line per kernel variant and GPU generation."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compile_kernels", "80", "90"],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.build
+def test_every_triton_op_is_compiled_for_both_generations(compiled):
+    for name, op in OPS.items():
+        if "triton" in op.backends:
+            assert {c["sm"] for c in compiled if c["variant"].startswith(f"{name}_kernel")} == {
+                80,
+                90,
+            }
+
+
+@pytest.mark.build
+def test_triton_kernels_do_not_spill(compiled):
+    assert [c for c in compiled if c["STACK"] or c["LOCAL"]] == []
+    assert all(c["REG"] > 0 for c in compiled)
+
+
+@pytest.mark.skipif(native.cuda.path is None, reason="built without CUDA")
+def test_cuda_kernels_do_not_spill():
+    report = subprocess.run(
+        [CUOBJDUMP, "-res-usage", native.cuda.path], capture_output=True, text=True, check=True
+    ).stdout
+    usage = re.findall(r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", report)
+    assert len(usage) > 10
+    assert [u for u in usage if int(u[2]) or int(u[3])] == []
+
+
+@pytest.mark.skipif(native.cuda.path is None, reason="built without CUDA")
+def test_cuda_library_carries_machine_code_and_ptx():
+    listing = [
+        subprocess.run(
+            [CUOBJDUMP, flag, native.cuda.path], capture_output=True, text=True, check=True
+        )
+        for flag in ("-lelf", "-lptx")
+    ]
+    elf, ptx = (result.stdout for result in listing)
+    assert "sm_80" in elf
+    assert "sm_90a" in elf
+    assert "sm_90" in ptx

@@ -1,0 +1,106 @@
+"""How a backend is chosen, and what happens when it cannot run."""
+
+import threading
+
+import pytest
+import torch
+
+from gossamer import native
+from gossamer.ops import BackendUnavailableError, backends, fused_add_gelu, use_backend
+from gossamer.ops.registry import OPS, Op
+
+X, BIAS = torch.randn(2, 8), torch.randn(8)
+op = OPS["fused_add_gelu"]
+GELU = torch.ops.gossamer.fused_add_gelu
+
+
+def test_the_fastest_available_backend_is_the_default():
+    assert op.select("cpu") is GELU.default
+
+
+def test_an_argument_chooses():
+    assert op.select("cpu", "reference") is GELU.reference
+
+
+def test_the_innermost_context_chooses_and_the_argument_wins():
+    with use_backend("reference"):
+        assert op.select("cpu") is GELU.reference
+        with use_backend("cpu"):
+            assert op.select("cpu") is GELU.default
+            assert op.select("cpu", "reference") is GELU.reference
+        assert op.select("cpu") is GELU.reference
+    assert op.select("cpu") is GELU.default
+
+
+def test_the_context_is_left_on_errors():
+    with pytest.raises(KeyError), use_backend("reference"):
+        raise KeyError
+    assert backends.chosen() == ()
+
+
+def test_other_threads_keep_their_own_choice():
+    seen = []
+    with use_backend("reference"):
+        thread = threading.Thread(target=lambda: seen.append(op.select("cpu")))
+        thread.start()
+        thread.join()
+    assert seen == [GELU.default]
+
+
+def test_a_list_of_backends_allows_a_fallback():
+    with use_backend("cuda", "reference"):
+        assert op.select("cpu") is GELU.reference
+
+
+def test_an_unavailable_backend_says_why_and_what_there_is():
+    with pytest.raises(BackendUnavailableError) as raised:
+        fused_add_gelu(X, BIAS, backend="cuda")
+    message = str(raised.value)
+    assert message.startswith("fused_add_gelu on cpu tensors: cuda: does not run on cpu tensors. ")
+    assert message.endswith(f"Available: {', '.join(op.available('cpu'))}")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: fused_add_gelu(X, BIAS, backend="gpu"), lambda: op.select("cpu", "gpu")]
+)
+def test_an_unknown_backend_is_an_error(call):
+    with pytest.raises(ValueError, match="unknown backend 'gpu'; must be one of reference, cpu"):
+        call()
+
+
+def test_use_backend_checks_its_names_at_once():
+    with pytest.raises(ValueError, match="unknown backend 'fast'"), use_backend("fast"):
+        pass
+    with pytest.raises(ValueError, match="at least one of"), use_backend():
+        pass
+
+
+def test_devices_without_kernels_run_the_reference():
+    assert op.select("xpu") is GELU.reference
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_an_op_without_native_code_runs_its_reference(monkeypatch):
+    """A missing library means a slower backend with the same result."""
+    monkeypatch.setattr(native, "cpu", native.Library("_C", None, "_C.so is not built"))
+    monkeypatch.setitem(backends._PROBLEMS, ("cpu", "cpu"), "_C.so is not built")
+    doubled = Op(
+        "test_doubled",
+        reference=_doubled,
+        check=lambda x: None,
+        fake=torch.empty_like,
+        example=lambda make: (make(2),),
+    )
+    try:
+        assert doubled.available("cpu") == ("reference",)
+        assert torch.equal(doubled(X), X * 2)
+        assert torch.equal(torch.ops.gossamer.test_doubled(X), X * 2)
+        with pytest.raises(BackendUnavailableError, match=r"cpu: _C\.so is not built"):
+            doubled(X, backend="cpu")
+        with pytest.raises(BackendUnavailableError, match="has no triton backend"):
+            doubled(X, backend="triton")
+    finally:
+        del OPS["test_doubled"]

@@ -1,0 +1,196 @@
+"""Every op is a well-behaved torch op: schema, tracing, compilation, export, errors."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from gossamer import ops
+from gossamer.ops import OPS, use_backend
+from tests.ops.spec import spec_of
+
+RUNS = [(name, backend) for name, op in OPS.items() for backend in op.available("cpu")]
+GPU_RUNS = [(name, backend) for name, op in OPS.items() for backend in op.available("cuda")]
+
+
+def example(name: str, device: str = "cpu", shape: tuple[int, ...] = (3, 8)) -> tuple:
+    make = lambda *size: torch.randn(size, device=device)  # noqa: E731
+    return next(spec_of(name).inputs(shape, make))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_native_schema_is_the_signature_of_the_reference(name):
+    declared = str(getattr(torch.ops.gossamer, name).default._schema)
+    inferred = str(torch._C.parse_schema(f"gossamer::{name}{OPS[name].schema}"))
+    assert declared == inferred
+
+
+@pytest.mark.parametrize(("name", "backend"), RUNS)
+def test_opcheck(name, backend):
+    overload = OPS[name].select("cpu", backend)
+    torch.library.opcheck(overload, example(name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "backend"), GPU_RUNS)
+def test_opcheck_on_the_gpu(name, backend):
+    torch.library.opcheck(OPS[name].select("cuda", backend), example(name, "cuda"))
+
+
+@pytest.mark.parametrize(("name", "backend"), RUNS)
+def test_compiles_to_one_graph(name, backend):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = getattr(ops, name)
+
+    def model(*args):
+        result = function(*args, backend=backend)
+        return (result if isinstance(result, Tensor) else result[0]) * 2
+
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    args = example(name)
+    torch.testing.assert_close(compiled(*args), model(*args))
+    targets = [node.target for node in counter.graphs[0].graph.nodes]
+    assert OPS[name].select("cpu", backend) in targets
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "backend"), GPU_RUNS)
+def test_compiles_with_inductor_on_the_gpu(name, backend):
+    torch._dynamo.reset()
+    function = getattr(ops, name)
+
+    def model(*args):
+        result = function(*args, backend=backend)
+        return (result if isinstance(result, Tensor) else result[0]) * 2
+
+    args = example(name, "cuda", (5, 64))
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(*args), model(*args))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_compiled_code_follows_use_backend(name):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(getattr(ops, name), fullgraph=True, backend=counter)
+    args = example(name)
+    compiled(*args)
+    with use_backend("reference"):
+        compiled(*args)
+    used = [
+        next(n.target for n in graph.graph.nodes if n.op == "call_function")
+        for graph in counter.graphs
+    ]
+    assert used == [OPS[name].select("cpu"), OPS[name].select("cpu", "reference")]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_compiles_once_for_dynamic_shapes(name):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(getattr(ops, name), fullgraph=True, backend=counter, dynamic=True)
+    for rows in (3, 4, 17):
+        compiled(*example(name, shape=(rows, 8)))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_exports(name):
+    args = example(name)
+    tensors = tuple(a for a in args if isinstance(a, Tensor))
+    rest = args[len(tensors) :]
+
+    class Model(torch.nn.Module):
+        def forward(self, *tensors):
+            return getattr(ops, name)(*tensors, *rest)
+
+    program = torch.export.export(Model(), tensors)
+    torch.testing.assert_close(program.module()(*tensors), Model()(*tensors))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_meta_tensors_give_shapes_only(name):
+    expected = getattr(ops, name)(*example(name))
+    result = getattr(ops, name)(*example(name, "meta"))
+    pairs = (
+        [(result, expected)] if isinstance(result, Tensor) else zip(result, expected, strict=True)
+    )
+    for got, want in pairs:
+        assert got.device.type == "meta"
+        assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("backend", [None, *ops.BACKENDS])
+def test_bad_calls_get_the_same_words_from_every_backend(name, backend):
+    if backend is not None and OPS[name].why_not(backend, "cpu"):
+        pytest.skip(OPS[name].why_not(backend, "cpu"))
+    for args, exception, message in spec_of(name).bad_calls:
+        with pytest.raises(exception) as raised:
+            getattr(ops, name)(*args, backend=backend)
+        assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_torch_ops_called_directly_refuse_the_same_arguments(name):
+    """Every overload checks its own arguments: C++ by RuntimeError, others in these words."""
+    packet = getattr(torch.ops.gossamer, name)
+    for args, exception, message in spec_of(name).bad_calls:
+        for overload in packet.overloads():
+            with pytest.raises((exception, RuntimeError)) as raised:
+                getattr(packet, overload)(*args)
+            if type(raised.value) is exception:
+                assert str(raised.value) == message
+
+
+PROPERTIES = {
+    "shape": st.sampled_from([(), (0,), (1,), (4,), (2, 4), (4, 2), (2, 0), (3, 2, 4)]),
+    "dtype": st.sampled_from([torch.float32, torch.float32, torch.float16, torch.int64]),
+    "device": st.sampled_from(["cpu", "cpu", "cpu", "meta"]),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_c_plus_plus_accepts_exactly_what_check_accepts(name, data):
+    """No bad argument slips through because the C++ checks are asked first."""
+    args = tuple(
+        torch.zeros(**{k: data.draw(v) for k, v in PROPERTIES.items() if k != "shape"},
+                    size=data.draw(PROPERTIES["shape"]))
+        if isinstance(a, Tensor) else a
+        for a in OPS[name].example(torch.zeros)
+    )  # fmt: skip
+    expected = outcome(OPS[name].check, args)
+    assert outcome(OPS[name], args) == expected
+
+
+def outcome(function, args) -> str:
+    """What went wrong, in words; "" when nothing did."""
+    try:
+        function(*args)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_lazily_negated_views_are_values_like_any_other(name):
+    """The imaginary part of a conjugate is a view with a negative bit."""
+    make = lambda *size: torch.randn(*size, 2).view(*size, 2).contiguous()  # noqa: E731
+    negated = lambda *size: torch.view_as_complex(make(*size)).conj().imag  # noqa: E731
+    args = next(spec_of(name).inputs((3, 8), negated))
+    assert args[0].is_neg()
+    plain = tuple(a.clone().resolve_neg() if isinstance(a, Tensor) else a for a in args)
+    torch.testing.assert_close(getattr(ops, name)(*args), getattr(ops, name)(*plain))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_result_too_large_for_memory_is_an_error(name):
+    """2^44 elements from a handful in memory: an exception, not a crash."""
+    make = lambda *size: torch.ones(1).expand(size)  # noqa: E731
+    args = next(spec_of(name).inputs((1 << 40, 16), make))
+    with pytest.raises(RuntimeError):
+        getattr(ops, name)(*args)

@@ -1,0 +1,60 @@
+"""The map of the house (docs/design.md): rooms import only rooms below them."""
+
+import ast
+from pathlib import Path
+
+import gossamer
+
+PACKAGE = Path(gossamer.__file__).parent
+
+# From the ground up. A room may import from itself and from the floors below it.
+FLOORS = [
+    {"_version"},
+    {"native", "kernels"},
+    {"ops"},
+    {"bench"},
+    {"diagnosis"},
+    {"cli"},
+]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "gossamer":
+            rooms |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gossamer."):
+            rooms.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            names = [a.name for a in node.names if a.name.startswith("gossamer.")]
+            rooms |= {name.split(".")[1] for name in names}
+    return rooms
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(p) for p in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert rooms == set().union(*FLOORS)
+
+
+def test_rooms_import_only_from_below():
+    height = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+    for path in PACKAGE.rglob("*.py"):
+        room = room_of(path)
+        if room == "__init__":
+            continue
+        for other in imported_rooms(path) - {room}:
+            assert height[other] < height[room], f"{path} imports gossamer.{other}"
+
+
+def test_every_op_has_its_four_files():
+    """Same noun, same place: op, kernel, test and benchmark are found by the op's name."""
+    root = Path(__file__).parent.parent
+    for name in gossamer.ops.OPS:
+        for place in (f"tests/ops/test_{name}.py", f"benchmarks/{name}.py"):
+            assert (root / place).is_file()
+        for place in (f"ops/{name}.py", f"kernels/{name}.py"):
+            assert (PACKAGE / place).is_file()

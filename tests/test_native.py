@@ -1,0 +1,72 @@
+"""The native libraries: what they need from outside, and every instruction set they carry."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gossamer import native
+
+LIBRARIES = [
+    pytest.param(
+        library,
+        id=library.name,
+        marks=pytest.mark.skipif(library.path is None, reason="built without CUDA"),
+    )
+    for library in (native.cpu, native.cuda)
+]
+
+
+def undefined_symbols(library: native.Library) -> list[str]:
+    result = subprocess.run(
+        ["nm", "-D", "--undefined-only", library.path], capture_output=True, text=True, check=True
+    )
+    return re.findall(r"[Uw] (\S+)", result.stdout)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_needs_no_python_and_no_cpp_torch(library):
+    """So one binary serves every Python and every torch from 2.11 on: only C functions of torch."""
+    symbols = undefined_symbols(library)
+    assert any(s.startswith("aoti_torch_") for s in symbols)
+    python = [s for s in symbols if re.match(r"_?Py[A-Z_]", s)]
+    cpp_torch = [s for s in symbols if re.match(r"_ZNK?\d*(2at|3c10|5torch|6caffe2)", s)]
+    assert python == []
+    assert cpp_torch == []
+
+
+def test_exports_nothing_but_its_registration():
+    """Hidden symbols cannot clash with those of another library in the process."""
+    result = subprocess.run(
+        ["nm", "-D", "--defined-only", native.cpu.path], capture_output=True, text=True, check=True
+    )
+    exported = [s for s in re.findall(r" [TW] (\S+)", result.stdout) if "gossamer" in s]
+    assert exported == []
+
+
+SUPPORTED = {"generic": ["generic"], "avx2": ["generic", "avx2"]}
+SUPPORTED["avx512"] = [*SUPPORTED["avx2"], "avx512"]
+
+
+@pytest.mark.parametrize("isa", SUPPORTED[native.cpu_isa() or "generic"])
+def test_every_instruction_set_of_this_cpu_passes_the_grid(isa):
+    if isa == native.cpu_isa():
+        pytest.skip("the other tests run with this one")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/ops",
+         "-k", "cpu-cpu or widths_on_the_cpu or tail"],
+        capture_output=True, text=True, check=False, env=os.environ | {"GOSSAMER_ISA": isa},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert re.search(r"\d{2,} passed", result.stdout)
+
+
+def test_the_instruction_set_can_be_lowered():
+    code = "from gossamer import native; print(native.cpu_isa())"
+    environment = os.environ | {"GOSSAMER_ISA": "generic"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert result.stdout.strip() == "generic"
