@@ -40,6 +40,9 @@ wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh envi
 bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
 	$(BIN)/python -m benchmarks.all
 
+report: $(VENV)/installed ## rewrite the README's tables from benchmarks/results/
+	$(BIN)/python -m benchmarks.report --into README.md
+
 gpu-bundle: wheel ## dist/ for `make gpu-check` on a machine that has no package index
 	git describe --always --dirty --abbrev=12 > dist/REVISION
 
@@ -60,4 +63,4 @@ $(VENV)/installed: $(VENV)/torch-$(TORCH) $(NATIVE)
 	$(PIP) install --no-build-isolation --editable ".[dev]"
 	touch $@
 
-.PHONY: help demo test lint format wheel bench gpu-bundle gpu-check clean
+.PHONY: help demo test lint format wheel bench report gpu-bundle gpu-check clean

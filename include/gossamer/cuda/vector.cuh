@@ -34,8 +34,19 @@ GOSSAMER_INLINE void store(T* p, const Pack<T, N>& pack) {
 // Packs to floats and back, two 16-bit elements per instruction where the hardware can.
 template <class T, int N>
 GOSSAMER_INLINE void unpack(const Pack<T, N>& pack, float (&x)[N]) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+    // A bfloat16 is the upper half of a float: one shift or mask each, where the library's
+    // conversion extracts the element first.
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(pack.value);
 #pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = static_cast<float>(pack.value[i]);
+    for (int i = 0; i < N; i += 2) {
+      x[i] = __uint_as_float(words[i / 2] << 16);
+      x[i + 1] = __uint_as_float(words[i / 2] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = static_cast<float>(pack.value[i]);
+  }
 }
 
 template <class T, int N>
