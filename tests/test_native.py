@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_exports_nothing_but_its_registration():
     )
     exported = [s for s in re.findall(r" [TW] (\S+)", result.stdout) if "gossamer" in s]
     assert exported == []
+
+
+OBJECTS = sorted(Path(__file__).parent.parent.glob("build/*/CMakeFiles/gossamer_avx*.dir/**/*.o"))
+
+
+@pytest.mark.skipif(not OBJECTS, reason="no build folder")
+def test_kernels_of_an_instruction_set_share_no_code_with_the_others():
+    """The linker keeps one copy of a weak function: an AVX-512 one would crash older CPUs."""
+    result = subprocess.run(["nm", "-C", *OBJECTS], capture_output=True, text=True, check=True)
+    weak = [line for line in result.stdout.splitlines() if re.search(r" [WVu] ", line)]
+    assert weak == []
 
 
 SUPPORTED = {"generic": ["generic"], "avx2": ["generic", "avx2"]}

@@ -55,8 +55,9 @@ inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) 
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type, device_index, &handle));
+  const AOTITorchError failed =
+      aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type, device_index, &handle);
+  STD_TORCH_CHECK(!failed, "out of memory: no room for a result of ", stride, " elements");
   return Tensor(handle);
 }
 
