@@ -16,7 +16,6 @@ from gossamer.bench.measure import measure
 from gossamer.bench.record import Record, device_folder, write_records
 from gossamer.bench.table import records_table
 from gossamer.ops import OPS
-from gossamer.ops.backends import PREFERENCE
 
 RESULTS = Path("benchmarks/results")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -58,7 +57,8 @@ class Suite:
     def _points(self, case: Case, dtype: torch.dtype, device: str, quick: bool) -> Iterable[Record]:
         op = OPS[self.op]
         # Not the reference, and not Triton's interpreter: neither is meant to be fast.
-        backends = [b for b in PREFERENCE[device] if b != "reference" and not op.why_not(b, device)]
+        slow = {"reference", "triton" if device == "cpu" else ""}
+        backends = [b for b in op.available(device) if b not in slow]
         runs: dict[str, Callable[..., Any]] = dict(case.peers)
         runs |= {backend: partial(op, backend=backend) for backend in backends}
         warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)

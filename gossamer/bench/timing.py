@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 CYCLES_PER_MS = 2_000_000  # of a GPU at 2 GHz; no GPU of this decade is much faster
 
 
@@ -77,8 +77,8 @@ def _keep_freed_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            libc.mallopt(option, (1 << 31) - 1)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _cpu_samples(call: Callable[[int], Any], iters: int) -> list[float]:

@@ -10,10 +10,10 @@ from gossamer import native
 
 BACKENDS = ("reference", "cpu", "triton", "cuda")
 
-# What runs when the caller does not choose, first available first. Triton's interpreter is for
-# tests, so CPU tensors never get it unasked.
+# What a caller may get on which device, best first. Triton's interpreter is for tests: CPU tensors
+# get it only when it is asked for by name.
 PREFERENCE = {
-    "cpu": ("cpu", "reference"),
+    "cpu": ("cpu", "reference", "triton"),
     "cuda": ("cuda", "triton", "reference"),
 }
 

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from gossamer import native
 from gossamer.ops.backends import (
     BACKENDS,
     PREFERENCE,
@@ -65,9 +64,12 @@ class Op:
         self._overloads["reference"] = self._define("reference", reference)
         if triton is not None:
             self._overloads["triton"] = self._define("triton", _imported(triton))
-        self._automatic = {
-            device: self._best_of(names, device) for device, names in PREFERENCE.items()
+        # What can run on which device, best first; fixed now, so that choosing is a look-up.
+        self._runnable = {
+            device: {b: self._overloads[b] for b in order if not self.why_not(b, device)}
+            for device, order in PREFERENCE.items()
         }
+        self._runnable["meta"] = dict.fromkeys(BACKENDS, self._overloads["reference"])
         OPS[self.name] = self
 
     @property
@@ -104,24 +106,16 @@ class Op:
 
         Raises ValueError for an unknown backend, BackendUnavailableError for one that cannot run.
         """
-        wanted = (check_name(backend),) if backend is not None else chosen()
-        if not wanted or device == "meta":
-            return self._automatic.get(device, self._overloads["reference"])
-        found = self._best_of(wanted, device)
-        if found is None:
-            reasons = "; ".join(f"{name}: {self.why_not(name, device)}" for name in wanted)
-            raise BackendUnavailableError(
-                f"{self.name} on {device} tensors: {reasons}. "
-                f"Available: {', '.join(self.available(device))}"
-            )
-        return found
-
-    def _best_of(self, names: tuple[str, ...], device: str) -> Any:
-        """The overload of the first of these backends that can run; None when none can."""
-        for name in names:
-            if self.why_not(name, device) is None:
-                return self._overloads[name]
-        return None
+        runnable = self._runnable.get(device) or {"reference": self._overloads["reference"]}
+        wanted = (backend,) if backend is not None else chosen()
+        for name in wanted or runnable:
+            if name in runnable:
+                return runnable[name]
+        reasons = [f"{name}: {self.why_not(check_name(name), device)}" for name in wanted]
+        raise BackendUnavailableError(
+            f"{self.name} on {device} tensors: {'; '.join(reasons)}. "
+            f"Available: {', '.join(self.available(device))}"
+        )
 
     def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*args: Any) -> Any:
@@ -138,8 +132,8 @@ class Op:
         return getattr(getattr(torch.ops.gossamer, self.name), overload)
 
     def _define_default(self) -> Any:
-        """`.default`: declared by the C++ library, or here when that is missing."""
-        if not native.cpu.loaded:
+        """`.default`: declared by the C++ library, or here where there is no C++ for this op."""
+        if not hasattr(torch.ops.gossamer, self.name):
             _library.define(self.name + self.schema)
         # Kernels of the native libraries take precedence over this one.
         _library.impl(self.name, self._without_native, "CompositeExplicitAutograd")
@@ -147,9 +141,9 @@ class Op:
         return getattr(torch.ops.gossamer, self.name).default
 
     def _without_native(self, *args: Any) -> Any:
-        device = args[0].device.type
-        others = tuple(n for n in PREFERENCE.get(device, ("reference",)) if n not in self._native)
-        return self._best_of(others, device)(*args)
+        runnable = self._runnable.get(args[0].device.type, {})
+        others = (o for name, o in runnable.items() if name not in self._native)
+        return next(others, self._overloads["reference"])(*args)
 
 
 def _imported(path: str) -> Callable[..., Any]:

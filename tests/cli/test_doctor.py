@@ -39,7 +39,7 @@ def test_an_unavailable_backend_has_a_reason():
 
 def test_a_wrong_kernel_is_a_problem(monkeypatch):
     op = OPS["element_wise_mul_add"]
-    monkeypatch.setitem(op._overloads, "cpu", lambda a, b, c: a * b - c)
+    monkeypatch.setitem(op._runnable["cpu"], "cpu", lambda a, b, c: a * b - c)
     result = runner.invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "problem: element_wise_mul_add on cpu: AssertionError" in result.output

@@ -5,7 +5,6 @@ import threading
 import pytest
 import torch
 
-from gossamer import native
 from gossamer.ops import BackendUnavailableError, backends, fused_add_gelu, use_backend
 from gossamer.ops.registry import OPS, Op
 
@@ -83,24 +82,41 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-def test_an_op_without_native_code_runs_its_reference(monkeypatch):
-    """A missing library means a slower backend with the same result."""
-    monkeypatch.setattr(native, "cpu", native.Library("_C", None, "_C.so is not built"))
+@pytest.fixture
+def make_op():
+    """Registers ops that double their argument, and forgets them afterwards."""
+    known = dict(OPS)
+
+    def make(name: str, **options) -> Op:
+        return Op(
+            name,
+            reference=_doubled,
+            check=lambda x: None,
+            fake=torch.empty_like,
+            example=lambda make: (make(2),),
+            **options,
+        )
+
+    yield make
+    OPS.clear()
+    OPS.update(known)
+
+
+def test_a_missing_library_means_a_slower_backend_with_the_same_result(monkeypatch, make_op):
     monkeypatch.setitem(backends._PROBLEMS, ("cpu", "cpu"), "_C.so is not built")
-    doubled = Op(
-        "test_doubled",
-        reference=_doubled,
-        check=lambda x: None,
-        fake=torch.empty_like,
-        example=lambda make: (make(2),),
-    )
-    try:
-        assert doubled.available("cpu") == ("reference",)
-        assert torch.equal(doubled(X), X * 2)
-        assert torch.equal(torch.ops.gossamer.test_doubled(X), X * 2)
-        with pytest.raises(BackendUnavailableError, match=r"cpu: _C\.so is not built"):
-            doubled(X, backend="cpu")
-        with pytest.raises(BackendUnavailableError, match="has no triton backend"):
-            doubled(X, backend="triton")
-    finally:
-        del OPS["test_doubled"]
+    doubled = make_op("test_missing_library")
+    assert doubled.available("cpu") == ("reference",)
+    assert torch.equal(doubled(X), X * 2)
+    assert torch.equal(torch.ops.gossamer.test_missing_library(X), X * 2)
+    with pytest.raises(BackendUnavailableError, match=r"cpu: _C\.so is not built"):
+        doubled(X, backend="cpu")
+
+
+def test_an_op_may_have_a_reference_only(make_op):
+    doubled = make_op("test_reference_only", native_backends=())
+    assert doubled.backends == ("reference",)
+    assert torch.equal(doubled(X), X * 2)
+    assert torch.equal(torch.ops.gossamer.test_reference_only(X), X * 2)
+    for backend in ("cpu", "triton"):
+        with pytest.raises(BackendUnavailableError, match=f"has no {backend} backend"):
+            doubled(X, backend=backend)

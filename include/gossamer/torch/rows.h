@@ -36,7 +36,7 @@ inline Rows as_rows(const Tensor& t) {
     rows.count *= t.size(d);
   }
   if (!regular && t.numel() > 0) {
-    rows.tensor = torch::stable::contiguous(t);
+    rows.tensor = expanded_copy(t, t.sizes());
     rows.stride = width;
   }
   return rows;
