@@ -5,6 +5,9 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+
+import torch
 
 from gossamer import native
 
@@ -58,15 +61,20 @@ def check_name(backend: str) -> str:
 
 
 class _Choice(threading.local):
-    # A thread-local, not a ContextVar: torch.compile can trace (and guard on) this one.
     names: tuple[str, ...] = ()
 
 
 _choice = _Choice()
+# The same for code under torch.compile, which in 2.11 reads a thread-local wrongly (and a ContextVar
+# not at all): a plain object, which it guards on. Compiled code of other threads follows it too.
+_traced_choice = SimpleNamespace(names=())
 
 
 def chosen() -> tuple[str, ...]:
     """The backends named by the innermost `use_backend`, or ()."""
+    if torch.compiler.is_compiling():
+        names: tuple[str, ...] = _traced_choice.names
+        return names
     return _choice.names
 
 
@@ -81,8 +89,8 @@ def use_backend(*names: str) -> Iterator[None]:
     if not names:
         raise ValueError(f"use_backend needs at least one of {', '.join(BACKENDS)}")
     previous = _choice.names
-    _choice.names = tuple(check_name(name) for name in names)
+    _choice.names = _traced_choice.names = tuple(check_name(name) for name in names)
     try:
         yield
     finally:
-        _choice.names = previous
+        _choice.names = _traced_choice.names = previous
