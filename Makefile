@@ -40,8 +40,8 @@ wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh envi
 bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
 	$(BIN)/python -m benchmarks.all
 
-report: $(VENV)/installed ## rewrite the README's tables from benchmarks/results/
-	$(BIN)/python -m benchmarks.report --into README.md
+report: $(VENV)/installed ## rewrite the tables in README and docs from benchmarks/results/
+	$(BIN)/python -m benchmarks.report --write
 
 gpu-bundle: wheel ## dist/ for `make gpu-check` on a machine that has no package index
 	git describe --always --dirty --abbrev=12 > dist/REVISION

@@ -1,5 +1,6 @@
-"""The headline table, in Markdown, from the committed result files."""
+"""The tables in the README and in docs/benchmarks.md, made from the committed result files."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -7,73 +8,108 @@ import typer
 
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
+from gossamer.ops import BACKENDS
+from gossamer.ops.backends import PREFERENCE
 
 HEADLINE = [16, 128, 4096]
-VARIANTS = ("", "approximate=none", "b,c=full")
-COLUMNS = ("op", "dtype", "backend", "eager", "gossamer", "speed-up", "largest shape", "of copy")
+HEADLINE_VARIANTS = ("", "approximate=none", "b,c=full")
+NOISE = 1.03  # ratios closer to 1 than this are called equal
+PAGES = ("README.md", "docs/benchmarks.md")
+
+Point = tuple[str, str, tuple[int, ...], str]
 
 
-def device_table(records: list[Record]) -> str:
-    """One row per op, dtype and backend: time at the headline shape, bandwidth at the largest."""
-    lines = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
-    headline = [r for r in records if r.shape == HEADLINE and r.variant in VARIANTS]
-    eager = {(r.op, r.dtype): r.median_ms for r in headline if r.backend == "eager"}
-    for record in headline:
-        if record.backend in ("eager", "addcmul"):
+def point_of(record: Record) -> Point:
+    """What two records must share to be compared."""
+    return record.op, record.dtype, tuple(record.shape), record.variant
+
+
+def headline_table(records: list[Record]) -> str:
+    """Per op, dtype and backend: time at the headline shape, bandwidth at the largest."""
+    rows = []
+    shown = [r for r in records if r.shape == HEADLINE and r.variant in HEADLINE_VARIANTS]
+    eager = {point_of(r): r.median_ms for r in shown if r.backend == "eager"}
+    for r in shown:
+        if r.backend not in BACKENDS:
             continue
-        base = eager[record.op, record.dtype]
-        largest = _largest(records, record)
-        lines.append(
-            _row(
-                [
-                    f"`{record.op}`",
-                    record.dtype,
-                    record.backend,
-                    f"{base:.3g} ms",
-                    f"{record.median_ms:.3g} ms",
-                    f"{base / record.median_ms:.2f}x",
-                    "x".join(map(str, largest.shape)),
-                    f"{largest.ceiling_share:.0%}",
-                ]
-            )
+        same = (x for x in records if (x.backend, x.variant) == (r.backend, r.variant))
+        largest = max(
+            (x for x in same if (x.op, x.dtype) == (r.op, r.dtype)), key=lambda x: x.bytes
         )
-    return "\n".join(lines)
+        base = eager[point_of(r)]
+        times = [f"{base:.3g} ms", f"{r.median_ms:.3g} ms", f"{base / r.median_ms:.2f}x"]
+        share = [_shape(largest), f"{largest.ceiling_share:.0%}"]
+        rows.append([f"`{r.op}`", r.dtype, r.backend, *times, *share])
+    columns = ["op", "dtype", "backend", "eager", "gossamer", "speed-up", "largest", "of copy"]
+    return _table(columns, rows)
 
 
-def _largest(records: list[Record], like: Record) -> Record:
-    def same(r: Record) -> bool:
-        return (r.op, r.dtype, r.backend, r.variant) == (
-            like.op,
-            like.dtype,
-            like.backend,
-            like.variant,
-        )
+def loss_table(records: list[Record]) -> str:
+    """Points where the backend that users get by default is slower than a peer."""
+    order = [b for names in PREFERENCE.values() for b in names]
+    ours: dict[Point, Record] = {}
+    peers: dict[Point, Record] = {}
+    for r in records:
+        point = point_of(r)
+        if r.backend not in BACKENDS:
+            peers[point] = min(peers.get(point, r), r, key=lambda x: x.median_ms)
+        else:
+            ours[point] = min(ours.get(point, r), r, key=lambda x: order.index(x.backend))
+    rows = []
+    for point, r in ours.items():
+        peer = peers[point]
+        if r.median_ms > NOISE * peer.median_ms:
+            times = [f"{x.backend} {x.median_ms:.3g} ms" for x in (r, peer)]
+            ratio = f"{peer.median_ms / r.median_ms:.2f}x"
+            rows.append([f"`{r.op}`", _shape(r), r.dtype, r.variant, *times, ratio])
+    if not rows:
+        return f"None of {len(ours)} points."
+    head = f"{len(rows)} of {len(ours)} points:\n\n"
+    return head + _table(["op", "shape", "dtype", "variant", "ours", "best peer", "speed"], rows)
 
-    return max(filter(same, records), key=lambda r: r.bytes)
+
+def _shape(record: Record) -> str:
+    return "x".join(map(str, record.shape))
 
 
-def _row(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(columns: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def report(results: Path = RESULTS) -> str:
-    """All devices' tables, each under the device's name."""
+def by_device(table: Callable[[list[Record]], str], results: Path = RESULTS) -> str:
+    """`table` of each device's records, under the device's name."""
     parts = []
     for folder in sorted(f for f in results.iterdir() if f.is_dir()):
         records = [r for file in sorted(folder.glob("*.jsonl")) for r in read_records(file)]
-        if not records:
-            continue
-        first = records[0]
-        software = ", ".join(f"{k} {v}" for k, v in first.versions.items())
-        heading = f"**{first.device}** (copy {first.ceiling_gbps:.0f} GB/s; {software})"
-        parts.append(f"{heading}\n\n{device_table(records)}")
+        if records:
+            first = records[0]
+            software = ", ".join(f"{k} {v}" for k, v in first.versions.items())
+            heading = f"**{first.device}** (copy {first.ceiling_gbps:.0f} GB/s; {software})"
+            parts.append(f"{heading}\n\n{table(records)}")
     return "\n\n".join(parts)
+
+
+def updated(page: str, results: Path = RESULTS) -> str:
+    """The page with fresh tables between its markers <!-- headline --> and <!-- /headline -->."""
+    for name, table in (("headline", headline_table), ("losses", loss_table)):
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if start in page:
+            before, _, rest = page.partition(start)
+            page = f"{before}{start}\n{by_device(table, results)}\n{end}{rest.partition(end)[2]}"
+    return page
 
 
 def main(
     results: Annotated[Path, typer.Option(help="folder of the result files")] = RESULTS,
+    write: Annotated[bool, typer.Option("--write", help="update the pages")] = False,
 ) -> None:
-    typer.echo(report(results))
+    """Print the headline tables, or update the pages that show tables."""
+    if not write:
+        typer.echo(by_device(headline_table, results))
+        return
+    for path in map(Path, PAGES):
+        path.write_text(updated(path.read_text(), results))
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ class _Choice(threading.local):
 
 
 _choice = _Choice()
-# The same for code under torch.compile, which in 2.11 reads a thread-local wrongly (and a ContextVar
-# not at all): a plain object, which it guards on. Compiled code of other threads follows it too.
+# The same for torch.compile, which in 2.11 misreads a thread-local and in no version reads a
+# ContextVar: a plain object, which it guards on. Compiled code of other threads follows it too.
 _traced_choice = SimpleNamespace(names=())
 
 

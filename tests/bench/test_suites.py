@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.all import SUITES
-from benchmarks.report import report
+from benchmarks.report import PAGES, updated
 from gossamer.bench import read_records
 from gossamer.ops import OPS
 
@@ -33,6 +33,7 @@ def test_committed_results_are_records(path):
     assert {r.op for r in records} == {path.stem}
 
 
-def test_the_readme_shows_the_committed_results():
-    readme = (RESULTS.parent.parent / "README.md").read_text()
-    assert report(RESULTS) in readme, "run `make report`"
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pages_show_the_committed_results(name):
+    page = (RESULTS.parent.parent / name).read_text()
+    assert updated(page, RESULTS) == page, "run `make report`"
