@@ -11,6 +11,8 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # What the native libraries are made of: editing one of these rebuilds them.
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc include -type f)
 
+SETTINGS := cuda=$(GOSSAMER_CUDA) archs=$(GOSSAMER_CUDA_ARCHS) torch=$(GOSSAMER_TORCH_DIR) debug=$(GOSSAMER_DEBUG)
+
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -35,6 +37,7 @@ format: $(VENV)/installed ## rewrite the sources as `make lint` wants them
 wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh environment
 	rm -rf dist
 	$(PIP) wheel . --no-deps --no-build-isolation --wheel-dir dist
+	git describe --always --dirty --abbrev=12 > dist/REVISION
 	scripts/try_wheel.sh dist/gossamer-*.whl $(TORCH)
 
 bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
@@ -43,24 +46,26 @@ bench: $(VENV)/installed ## time every op on this machine; results in benchmarks
 report: $(VENV)/installed ## rewrite the tables in README and docs from benchmarks/results/
 	$(BIN)/python -m benchmarks.report --write
 
-gpu-bundle: wheel ## dist/ for `make gpu-check` on a machine that has no package index
-	git describe --always --dirty --abbrev=12 > dist/REVISION
-
 gpu-check: ## on a GPU machine: tests and benchmarks; GOSSAMER_RESULTS=folder for the results
 	PYTHON=$(PYTHON) scripts/gpu_check.sh
 
 clean: ## remove everything that was built or installed
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist gossamer/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# torch first and pinned: a plain `torch` may bring gigabytes of another build.
+# torch first, in the version that is tested here; pip's own settings choose the index and so the build.
 $(VENV)/torch-$(TORCH):
 	$(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/torch-*
 	$(PIP) install torch==$(TORCH)
 	$(PIP) install "scikit-build-core>=0.11" cmake ninja
 	touch $@
 
-$(VENV)/installed: $(VENV)/torch-$(TORCH) $(NATIVE)
+# Rewritten when a build setting changes, which rebuilds.
+$(VENV)/settings: $(VENV)/torch-$(TORCH) FORCE
+	@echo '$(SETTINGS)' | cmp --silent - $@ || echo '$(SETTINGS)' > $@
+
+$(VENV)/installed: $(VENV)/settings $(NATIVE)
 	$(PIP) install --no-build-isolation --editable ".[dev]"
 	touch $@
 
-.PHONY: help demo test lint format wheel bench report gpu-bundle gpu-check clean
+.PHONY: help demo test lint format wheel bench report gpu-check clean FORCE

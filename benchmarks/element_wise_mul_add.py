@@ -8,9 +8,16 @@ from torch import Tensor
 from benchmarks.shapes import pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
+# How b and c broadcast against [batch, tokens, hidden]: not at all, along tokens, along the hidden size.
+OTHERS = {
+    "b,c=full": lambda shape: shape,
+    "b,c=[hidden]": lambda shape: shape[-1:],
+    "b,c=[...,1]": lambda shape: (*shape[:-1], 1),
+}
 
-def _case(shape: tuple[int, ...], broadcast: bool) -> Case:
-    other = shape[-1:] if broadcast else shape
+
+def _case(shape: tuple[int, ...], variant: str) -> Case:
+    other = OTHERS[variant](shape)
 
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
         a = torch.randn(shape, dtype=dtype, device=device)
@@ -26,14 +33,14 @@ def _case(shape: tuple[int, ...], broadcast: bool) -> Case:
         },
         bytes=lambda a, b, c: tensor_bytes(a, a, b, c),
         flops=2 * torch.Size(shape).numel(),
-        variant="b,c=[hidden]" if broadcast else "b,c=full",
+        variant=variant,
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     for shape in pilot_shapes(device, quick):
-        for broadcast in (False, True):
-            yield _case(shape, broadcast)
+        for variant in OTHERS:
+            yield _case(shape, variant)
 
 
 SUITE = Suite("element_wise_mul_add", _cases)

@@ -19,16 +19,11 @@ PAGES = ("README.md", "docs/benchmarks.md")
 Point = tuple[str, str, tuple[int, ...], str]
 
 
-def point_of(record: Record) -> Point:
-    """What two records must share to be compared."""
-    return record.op, record.dtype, tuple(record.shape), record.variant
-
-
 def headline_table(records: list[Record]) -> str:
     """Per op, dtype and backend: time at the headline shape, bandwidth at the largest."""
     rows = []
     shown = [r for r in records if r.shape == HEADLINE and r.variant in HEADLINE_VARIANTS]
-    eager = {point_of(r): r.median_ms for r in shown if r.backend == "eager"}
+    eager = {r.point: r.median_ms for r in shown if r.backend == "eager"}
     for r in shown:
         if r.backend not in BACKENDS:
             continue
@@ -36,7 +31,7 @@ def headline_table(records: list[Record]) -> str:
         largest = max(
             (x for x in same if (x.op, x.dtype) == (r.op, r.dtype)), key=lambda x: x.bytes
         )
-        base = eager[point_of(r)]
+        base = eager[r.point]
         times = [f"{base:.3g} ms", f"{r.median_ms:.3g} ms", f"{base / r.median_ms:.2f}x"]
         share = [_shape(largest), f"{largest.ceiling_share:.0%}"]
         rows.append([f"`{r.op}`", r.dtype, r.backend, *times, *share])
@@ -46,11 +41,11 @@ def headline_table(records: list[Record]) -> str:
 
 def loss_table(records: list[Record]) -> str:
     """Points where the backend that users get by default is slower than a peer."""
-    order = [b for names in PREFERENCE.values() for b in names]
+    order = PREFERENCE["cuda" if any(r.backend == "cuda" for r in records) else "cpu"]
     ours: dict[Point, Record] = {}
     peers: dict[Point, Record] = {}
     for r in records:
-        point = point_of(r)
+        point = r.point
         if r.backend not in BACKENDS:
             peers[point] = min(peers.get(point, r), r, key=lambda x: x.median_ms)
         else:

@@ -2,6 +2,7 @@
 
 
 def pilot_shapes(device: str, quick: bool) -> list[tuple[int, ...]]:
+    """Shapes for a device; one small one for a quick look."""
     if quick:
         return [(4, 128, 1024)]
     if device == "cpu":

@@ -17,11 +17,23 @@ if(NOT GOSSAMER_TORCH_DIR)
   # Not cached: the environment may hold another torch at the next configure.
   set(GOSSAMER_TORCH_DIR "${gossamer_found_torch}")
 endif()
-if(NOT EXISTS "${GOSSAMER_TORCH_DIR}/include/torch/csrc/stable/library.h")
-  message(FATAL_ERROR "No torch >= 2.11 with headers in '${GOSSAMER_TORCH_DIR}'. Install torch first, "
-    "then gossamer; with uv, add --no-build-isolation.")
+# Libraries built with the headers of 2.13 run with torch 2.11 and later; those built with the headers
+# of 2.11 crash when a check throws.
+set(gossamer_version_file "${GOSSAMER_TORCH_DIR}/include/torch/headeronly/version.h")
+set(gossamer_torch_version "none")
+if(EXISTS "${gossamer_version_file}")
+  file(READ "${gossamer_version_file}" gossamer_version_text)
+  string(REGEX MATCH "TORCH_VERSION_MAJOR ([0-9]+)" _ "${gossamer_version_text}")
+  set(gossamer_torch_version "${CMAKE_MATCH_1}")
+  string(REGEX MATCH "TORCH_VERSION_MINOR ([0-9]+)" _ "${gossamer_version_text}")
+  string(APPEND gossamer_torch_version ".${CMAKE_MATCH_1}")
 endif()
-message(STATUS "gossamer: torch ${GOSSAMER_TORCH_DIR}")
+if(gossamer_torch_version STREQUAL "none" OR gossamer_torch_version VERSION_LESS 2.13)
+  message(FATAL_ERROR "Building gossamer needs the headers of torch >= 2.13 (its libraries then run with "
+    "torch >= 2.11); found ${gossamer_torch_version} in '${GOSSAMER_TORCH_DIR}'. Install torch first, then "
+    "gossamer; with uv, add --no-build-isolation.")
+endif()
+message(STATUS "gossamer: torch ${gossamer_torch_version} in ${GOSSAMER_TORCH_DIR}")
 
 add_library(torch_stable INTERFACE)
 target_include_directories(torch_stable SYSTEM INTERFACE "${GOSSAMER_TORCH_DIR}/include")

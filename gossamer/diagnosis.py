@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from gossamer import native
 from gossamer.bench.record import describe_device, versions
 from gossamer.ops import OPS, Op
+from gossamer.ops.checks import FLOAT_DTYPES
+from gossamer.ops.registry import flat
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Diagnosis:
+    """Everything `gossamer doctor` tells; it fails when there are problems."""
+
     versions: dict[str, str]
     devices: list[str]
     cpu_features: list[str]
@@ -97,12 +99,9 @@ def _try(op: Op, backend: str) -> Cell:
     if reason is not None:
         return Cell(op.name, backend, device, "unavailable", reason)
     try:
-        args = op.example(partial(torch.randn, device=device))
-        torch.testing.assert_close(_flat(op(*args, backend=backend)), _flat(op.reference(*args)))
+        for dtype in FLOAT_DTYPES:
+            args = op.example(partial(torch.randn, device=device, dtype=dtype))
+            torch.testing.assert_close(flat(op(*args, backend=backend)), flat(op.reference(*args)))
     except Exception as error:  # whatever it is, it is the answer
         return Cell(op.name, backend, device, "broken", f"{type(error).__name__}: {error}")
     return Cell(op.name, backend, device, "works")
-
-
-def _flat(result: Any) -> tuple[Tensor, ...]:
-    return (result,) if isinstance(result, Tensor) else tuple(result)

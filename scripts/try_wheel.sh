@@ -6,9 +6,9 @@ torch=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
-pip="$folder/venv/bin/pip --disable-pip-version-check --quiet"
-$pip install "torch==$torch"
-$pip install "$wheel"
+pip=("$folder/venv/bin/pip" --disable-pip-version-check --quiet)
+"${pip[@]}" install "torch==$torch"
+"${pip[@]}" install "$wheel"
 cd "$folder"
 venv/bin/gossamer doctor
 venv/bin/python - <<'SMOKE'

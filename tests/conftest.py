@@ -1,6 +1,7 @@
 """Without a GPU, Triton kernels run in Triton's interpreter; tests marked `gpu` are skipped."""
 
 import os
+import random
 
 import pytest
 import torch
@@ -17,9 +18,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    """Fresh random inputs in every run; GOSSAMER_SEED repeats those of a failure."""
+    value = int(os.environ.get("GOSSAMER_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"GOSSAMER_SEED={value}")  # pytest shows this when the test fails
+    torch.manual_seed(value)
+
+
 @pytest.fixture
 def poisoned():
-    """Uninitialised memory reads as NaN, so an element that nobody wrote shows up."""
+    """Uninitialised memory from torch reads as NaN, so an element that nobody wrote shows up."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     assert torch.empty(3).isnan().all()
     yield

@@ -2,12 +2,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 namespace gossamer::cpu {
 namespace {
 
 Isa best_of_this_cpu() {
-#ifdef GOSSAMER_X86
+#ifdef __x86_64__
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -21,10 +23,10 @@ Isa best_of_this_cpu() {
 Isa choose() {
   const Isa best = best_of_this_cpu();
   const char* wanted = std::getenv("GOSSAMER_ISA");
-  if (wanted == nullptr) return best;
+  if (wanted == nullptr || !std::strcmp(wanted, "avx512")) return best;
   if (!std::strcmp(wanted, "generic")) return Isa::generic;
-  if (!std::strcmp(wanted, "avx2") && best >= Isa::avx2) return Isa::avx2;
-  return best;
+  if (!std::strcmp(wanted, "avx2")) return best < Isa::avx2 ? best : Isa::avx2;
+  throw std::invalid_argument("GOSSAMER_ISA is '" + std::string(wanted) + "'; must be generic, avx2 or avx512");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace gossamer {
 namespace {
 
-struct MulAdd {
+struct MultiplyAdd {
   __device__ float operator()(const float (&in)[3]) const { return fmaf(in[0], in[1], in[2]); }
 };
 
@@ -15,7 +15,7 @@ Tensor element_wise_mul_add_cuda(const Tensor& a, const Tensor& b, const Tensor&
   const Elementwise<3> call = prepare_elementwise<3>({a, b, c}, "element_wise_mul_add");
   cuda::for_dtype(call.dtype, [&](auto element) {
     constexpr unsigned b_and_c_are_shared = 0b110;
-    cuda::launch_elementwise<decltype(element), b_and_c_are_shared>(call, MulAdd{});
+    cuda::launch_elementwise<decltype(element), b_and_c_are_shared>(call, MultiplyAdd{});
   });
   return call.out;
 }

@@ -1,6 +1,7 @@
 #include "fused_add_gelu.h"
 #include "gossamer/cuda/dtype.cuh"
 #include "gossamer/cuda/elementwise.cuh"
+#include "gossamer/cuda/fast_math.cuh"
 #include "gossamer/math/gelu.h"
 
 namespace gossamer {

@@ -17,10 +17,9 @@ std::tuple<Tensor, Tensor> fused_residual_rmsnorm_cpu(const Tensor& x, const Ten
                              call.weight.const_data_ptr(),
                              call.normed.mutable_data_ptr(),
                              call.new_residual.mutable_data_ptr()};
+  const auto kernel = GOSSAMER_CPU_KERNEL(fused_residual_rmsnorm);
   const int64_t grain = 16384 / call.x.width + 1;  // rows; about 10 us of memory traffic
-  torch::stable::parallel_for(0, call.x.count, grain, [&](int64_t begin, int64_t end) {
-    GOSSAMER_CPU_KERNEL(fused_residual_rmsnorm)(work, begin, end);
-  });
+  torch::stable::parallel_for(0, call.x.count, grain, [&](int64_t begin, int64_t end) { kernel(work, begin, end); });
   return {call.normed, call.new_residual};
 }
 

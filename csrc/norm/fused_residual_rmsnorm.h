@@ -33,15 +33,15 @@ inline ResidualRmsNormCall prepare_fused_residual_rmsnorm(const Tensor& x, const
   check_matches(weight, x, op, "weight");
   STD_TORCH_CHECK(x.dim() >= 1, op, ": x must have at least 1 dimension");
   const int64_t width = x.size(x.dim() - 1);
-  STD_TORCH_CHECK(width >= 1 && width <= kMaxNormWidth, op, ": the last dimension of x is ", width,
-                  "; must be 1 to 65536");
+  STD_TORCH_CHECK(width >= 1 && width <= kMaxNormWidth, op, ": the last dimension of x is ", width, "; must be 1 to ",
+                  kMaxNormWidth);
   STD_TORCH_CHECK(same_sizes(x, residual), op, ": residual must have the shape of x");
   STD_TORCH_CHECK(weight.dim() == 1 && weight.size(0) == width, op, ": weight must have shape [x.shape[-1]]");
   STD_TORCH_CHECK(eps >= 0 && std::isfinite(eps), op, ": eps is ", eps, "; must be finite and >= 0");
   return {dtype,
           as_rows(x),
           as_rows(residual),
-          torch::stable::contiguous(weight),
+          weight.is_contiguous() ? weight : torch::stable::contiguous(weight),
           empty_contiguous(x, x.sizes()),
           empty_contiguous(x, x.sizes())};
 }

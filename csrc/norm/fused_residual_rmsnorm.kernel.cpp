@@ -36,16 +36,16 @@ GOSSAMER_INLINE double add_row(const T* x, const T* residual, T* sum_out, int64_
 
 template <class T>
 GOSSAMER_INLINE void scale_row(const T* h, const T* weight, float scale, T* out, int64_t width) {
+  const auto whole_vector = [&](int64_t i) { store(out + i, load(h + i) * scale * load(weight + i)); };
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) store(out + i, load(h + i) * scale * load(weight + i));
-  if (i < width) {
-    const int64_t n = width - i;
-    store_partial(out + i, load_partial(h + i, n) * scale * load_partial(weight + i, n), n);
-  }
+  for (; i + kLanes <= width; i += kLanes) whole_vector(i);
+  if (i == width) return;
+  if (width >= kLanes) return whole_vector(width - kLanes);
+  store_partial(out, load_partial(h, width) * scale * load_partial(weight, width), width);
 }
 
 template <class T>
-void rows(const ResidualRmsNorm& work, int64_t begin, int64_t end) {
+void norm_rows(const ResidualRmsNorm& work, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     T* h = static_cast<T*>(work.new_residual) + row * work.width;
     const double squares = add_row(static_cast<const T*>(work.x) + row * work.x_stride,
@@ -64,11 +64,11 @@ namespace GOSSAMER_ISA {
 void fused_residual_rmsnorm(const ResidualRmsNorm& work, int64_t begin, int64_t end) {
   switch (work.dtype) {
     case DType::f32:
-      return rows<float>(work, begin, end);
+      return norm_rows<float>(work, begin, end);
     case DType::f16:
-      return rows<f16_t>(work, begin, end);
+      return norm_rows<f16_t>(work, begin, end);
     case DType::bf16:
-      return rows<bf16_t>(work, begin, end);
+      return norm_rows<bf16_t>(work, begin, end);
   }
 }
 

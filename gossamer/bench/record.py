@@ -1,5 +1,6 @@
 """One measured point, as one JSON line that says where and with what it was measured."""
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 
 from gossamer._version import __version__
 from gossamer.bench.measure import Measurement
+from gossamer.ops.checks import dtype_name
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Record:
     versions: dict[str, str] = field(default_factory=dict)
     revision: str = ""
 
+    @property
+    def point(self) -> tuple[str, str, tuple[int, ...], str]:
+        """What records must have in common to be compared: op, dtype, shape, variant."""
+        return self.op, self.dtype, tuple(self.shape), self.variant
+
     @classmethod
     def of(
         cls,
@@ -59,13 +66,14 @@ class Record:
         ceiling_gbps: float,
         device: str,
     ) -> "Record":
+        """A measurement with everything that is to be known about it."""
         timing = measurement.timing
         gbps = bytes / timing.median_ms / 1e6
         return cls(
             op=op,
             backend=backend,
             shape=list(shape),
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
             variant=variant,
             **{name: _rounded(value) for name, value in asdict(timing).items()},
             bytes=bytes,
@@ -129,6 +137,7 @@ def _cpu_name() -> str:
 
 
 def versions() -> dict[str, str]:
+    """Versions of what a number depends on."""
     found = {
         "gossamer": __version__,
         "torch": torch.__version__,
@@ -141,14 +150,20 @@ def versions() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def revision() -> str:
-    """The git revision of the sources; GOSSAMER_REVISION names it where git is not at hand."""
+    """The git revision of the sources; GOSSAMER_REVISION names it where git is not at hand.
+
+    Looked up once: a run rewrites tracked result files and would call itself dirty.
+    """
     if "GOSSAMER_REVISION" in os.environ:
         return os.environ["GOSSAMER_REVISION"]
+    root = Path(__file__).parents[2]
+    if not (root / "csrc").is_dir():  # an installed package, perhaps inside another repository
+        return "unknown"
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    here = Path(__file__).parent
     try:
-        result = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return result.stdout.strip()

@@ -16,9 +16,9 @@ from gossamer.bench.measure import measure
 from gossamer.bench.record import Record, device_folder, write_records
 from gossamer.bench.table import records_table
 from gossamer.ops import OPS
+from gossamer.ops.checks import FLOAT_DTYPES
 
 RESULTS = Path("benchmarks/results")
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Suite:
         """Measure every peer and every available backend at every case."""
         records = []
         for case in self.cases(device, quick):
-            for dtype in DTYPES:
+            for dtype in FLOAT_DTYPES:
                 for record in self._points(case, dtype, device, quick):
                     on_record(record)
                     records.append(record)
@@ -63,6 +63,7 @@ class Suite:
         runs |= {backend: partial(op, backend=backend) for backend in backends}
         warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)
         make_args = partial(case.make_args, dtype, device)
+        needed_bytes = case.bytes(*make_args())
         for name, fn in runs.items():
             result = measure(fn, make_args, self._oracle, warmup=warmup, iters=iters)
             yield Record.of(
@@ -72,7 +73,7 @@ class Suite:
                 shape=case.shape,
                 dtype=dtype,
                 variant=case.variant,
-                bytes=case.bytes(*make_args()),
+                bytes=needed_bytes,
                 flops=case.flops,
                 ceiling_gbps=copy_bandwidth(device),
                 device=device,
@@ -84,6 +85,7 @@ class Suite:
 
 
 def tensor_bytes(*tensors: Tensor) -> int:
+    """Bytes of these tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
@@ -97,7 +99,9 @@ def main(*suites: Suite) -> None:
         quick: Annotated[
             bool, typer.Option("--quick", help="small sizes, few repetitions")
         ] = False,
-        results: Annotated[Path, typer.Option(help="folder for the result files")] = RESULTS,
+        results: Annotated[
+            Path | None, typer.Option(help=f"folder for the result files; default: {RESULTS}")
+        ] = None,
     ) -> None:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in ("cpu", "cuda"):
@@ -105,16 +109,19 @@ def main(*suites: Suite) -> None:
         console = Console()
         if not console.is_terminal:  # a log has room for whole rows
             console = Console(width=160)
+        # A glance does not replace results that took longer to measure.
+        folder = results if results or quick else RESULTS
         records: list[Record] = []
         for suite in suites:
             with console.status(suite.op) as status:
                 found = suite.run(
                     device, quick, lambda r: status.update(f"{r.op} {r.shape} {r.backend}")
                 )
-            path = results / device_folder(device) / f"{suite.op}.jsonl"
-            write_records(found, path)
             records += found
+            if folder is not None:
+                write_records(found, folder / device_folder(device) / f"{suite.op}.jsonl")
         console.print(records_table(records))
-        console.print(f"written to {results / device_folder(device)}")
+        if folder is not None:
+            console.print(f"written to {folder / device_folder(device)}")
 
     typer.run(command)

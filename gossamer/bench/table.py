@@ -16,12 +16,12 @@ def records_table(records: Sequence[Record], baseline: str = "eager") -> Table:
         table.add_column(name)
     for name in ("ms", f"vs {baseline}", "GB/s", "of copy", "max error"):
         table.add_column(name, justify="right")
-    baselines = {_point(r): r.median_ms for r in records if r.backend == baseline}
+    baselines = {r.point: r.median_ms for r in records if r.backend == baseline}
     previous = None
     for record in records:
-        if previous is not None and _point(record) != previous:
+        if previous is not None and record.point != previous:
             table.add_section()
-        previous = _point(record)
+        previous = record.point
         base = baselines.get(previous)
         table.add_row(
             record.op,
@@ -36,7 +36,3 @@ def records_table(records: Sequence[Record], baseline: str = "eager") -> Table:
             f"{record.max_error:.1e}",
         )
     return table
-
-
-def _point(record: Record) -> tuple[str, tuple[int, ...], str, str]:
-    return record.op, tuple(record.shape), record.dtype, record.variant

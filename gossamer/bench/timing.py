@@ -30,13 +30,22 @@ class Timing:
 
 
 def benchmark_kernel(
-    fn: Callable[..., Any], *args: Any, warmup: int = 20, iters: int = 100
+    fn: Callable[..., Any],
+    *args: Any,
+    warmup: int = 20,
+    iters: int = 100,
+    device: str | None = None,
 ) -> Timing:
     """Time `fn(*args)`: on the GPU when an argument lives there, else on the CPU.
 
-    Raises ValueError for warmup < 0 or iters < 1.
+    A closure over GPU tensors needs `device="cuda"`, or its launch would be timed and not its work.
+    Raises ValueError for warmup < 0, iters < 1, or no device to be seen while CUDA is in use.
     """
-    return time_calls(lambda _: fn(*args), device=device_of(args), warmup=warmup, iters=iters)
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if device is None and not tensors and torch.cuda.is_initialized():
+        raise ValueError("no tensor among the arguments; say device='cpu' or device='cuda'")
+    where = torch.device(device) if device is not None else device_of(args)
+    return time_calls(lambda _: fn(*args), device=where, warmup=warmup, iters=iters)
 
 
 def time_calls(
@@ -122,4 +131,5 @@ def _host_time(call: Callable[[int], Any], iters: int) -> float:
 
 
 def l2_bytes(device: torch.device) -> int:
+    """Size of the GPU's L2 cache."""
     return int(torch.cuda.get_device_properties(device).L2_cache_size)

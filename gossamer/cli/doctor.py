@@ -32,7 +32,7 @@ def _print(found: Diagnosis, console: Console) -> None:
     console.print(_backends(found.cells))
     notes = dict.fromkeys((c.backend, c.detail) for c in found.cells if c.state == "unavailable")
     for backend, reason in notes:
-        console.print(f"[dim]{backend}: {reason}[/dim]")
+        console.print(Text(f"{backend}: {reason}", style="dim"))
     for problem in found.problems:
         console.print(Text(f"problem: {problem}", style="bold red"))
     if not found.problems:
@@ -47,7 +47,7 @@ def _facts(found: Diagnosis) -> Table:
     table.add_row("CPU features", ", ".join(found.cpu_features) or "baseline")
     for library in found.libraries:
         state = f"loaded, {library.path}" if library.loaded else f"not loaded: {library.problem}"
-        table.add_row(f"{library.name}.so", state)
+        table.add_row(f"{library.name}.so", Text(state))
     table.add_row("CPU kernels", found.cpu_isa or "none")
     return table
 

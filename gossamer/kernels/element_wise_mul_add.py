@@ -42,6 +42,7 @@ def mul_add_dense_kernel(a_ptr, b_ptr, c_ptr, out_ptr, numel, BLOCK: tl.constexp
 
 
 def element_wise_mul_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The launcher; arguments are those of the op, already checked."""
     a, b, c = torch.broadcast_tensors(a, b, c)
     out = torch.empty(a.shape, dtype=a.dtype, device=a.device)
     if out.numel() == 0:
@@ -75,12 +76,15 @@ def _three_dimensional(t: Tensor) -> Tensor:
 
 
 def variants() -> list[Variant]:
+    """The programs that calls compile to; strides and sizes are 32 bits wide while they fit."""
     strides = [f"{t}{d}" for t in ("a", "b", "c", "out") for d in range(3)]
     found = []
     for p in POINTERS:
         pointers = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr", "out_ptr"), p)
-        sizes = dict.fromkeys(("numel", "size1", "size2"), "i32") | dict.fromkeys(strides, "i64")
-        dense = pointers | {"numel": "i64"}
-        found.append(Variant(element_wise_mul_add_kernel, pointers | sizes, {"BLOCK": BLOCK}))
-        found.append(Variant(mul_add_dense_kernel, dense, {"BLOCK": BLOCK}))
+        sizes = dict.fromkeys(("numel", "size1", "size2"), "i32")
+        for width in ("i32", "i64"):
+            strided = pointers | sizes | dict.fromkeys(strides, width)
+            found.append(Variant(element_wise_mul_add_kernel, strided, {"BLOCK": BLOCK}))
+            dense = pointers | {"numel": width}
+            found.append(Variant(mul_add_dense_kernel, dense, {"BLOCK": BLOCK}))
     return found

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.variants import POINTERS, Variant
+from gossamer.kernels.variants import MAX_ELEMENTS, POINTERS, Variant
 
 MAX_BLOCK = 8192  # 16 warps hold this much of a row in registers; wider rows loop
 
@@ -77,19 +77,21 @@ def _plan(width: int) -> tuple[Any, dict[str, int]]:
 def fused_residual_rmsnorm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
+    """The launcher; arguments are those of the op, already checked."""
     x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
     normed, new_residual = torch.empty_like(x), torch.empty_like(x)
     width = x.shape[-1]
-    if x.numel() > 0:
-        kernel, options = _plan(width)
-        with torch.cuda.device_of(x):
-            kernel[(x.numel() // width,)](
-                x, residual, weight, normed, new_residual, width, eps, **options
-            )
+    kernel, options = _plan(width)
+    rows = [t.view(-1, width) for t in (x, residual, normed, new_residual)]
+    with torch.cuda.device_of(x):
+        for start in range(0, rows[0].shape[0], MAX_ELEMENTS):
+            parts = [t[start : start + MAX_ELEMENTS] for t in rows]
+            kernel[(parts[0].shape[0],)](*parts[:2], weight, *parts[2:], width, eps, **options)
     return normed, new_residual
 
 
 def variants() -> list[Variant]:
+    """The programs that calls compile to."""
     pointers = ("x_ptr", "residual_ptr", "weight_ptr", "normed_ptr", "new_residual_ptr")
     return [
         Variant(

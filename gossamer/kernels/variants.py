@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-# Elements per launch, so that indices and their divisions are 32 bits wide: a 64-bit division is a
-# function call of a hundred instructions. Launchers split larger tensors.
+# Elements (or rows) per launch, so that indices and their divisions are 32 bits wide: a 64-bit
+# division is a function call of a hundred instructions. Launchers split larger tensors.
 MAX_ELEMENTS = (1 << 31) - (1 << 16)
 
 # Triton's names for pointers to the element types that every op supports.

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import torch
 
@@ -27,7 +26,7 @@ class BackendUnavailableError(RuntimeError):
 
 # Whether Triton kernels run in Triton's interpreter, which takes CPU tensors. Triton reads the same
 # variable when the kernels are first imported, so it is fixed for the life of the process.
-TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes")
 
 
 def _why_not_triton(device: str) -> str | None:
@@ -55,27 +54,29 @@ def why_not(backend: str, device: str) -> str | None:
 
 
 def check_name(backend: str) -> str:
+    """The name itself; ValueError when there is no such backend."""
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; must be one of {', '.join(BACKENDS)}")
     return backend
 
 
-class _Choice(threading.local):
+class _Choice:
     names: tuple[str, ...] = ()
 
 
-_choice = _Choice()
+class _ThreadChoice(_Choice, threading.local):
+    pass
+
+
+_choice = _ThreadChoice()
 # The same for torch.compile, which in 2.11 misreads a thread-local and in no version reads a
-# ContextVar: a plain object, which it guards on. Compiled code of other threads follows it too.
-_traced_choice = SimpleNamespace(names=())
+# ContextVar: a plain object, which it guards on and can write to.
+_traced_choice = _Choice()
 
 
 def chosen() -> tuple[str, ...]:
     """The backends named by the innermost `use_backend`, or ()."""
-    if torch.compiler.is_compiling():
-        names: tuple[str, ...] = _traced_choice.names
-        return names
-    return _choice.names
+    return _traced_choice.names if torch.compiler.is_compiling() else _choice.names
 
 
 @contextmanager
@@ -83,14 +84,27 @@ def use_backend(*names: str) -> Iterator[None]:
     """Run every gossamer op of this thread on the first of `names` that is available.
 
     `use_backend("triton")` insists; `use_backend("triton", "reference")` allows a fallback. A
-    `backend=` argument of a call wins. Raises ValueError for an unknown name, and the op raises
-    BackendUnavailableError when none of them can run it.
+    `backend=` argument of a call wins. Works around and inside of compiled functions; but compiled
+    code also follows a `use_backend` of another thread while that lasts. Raises ValueError for an
+    unknown name; an op raises BackendUnavailableError when none of them can run it.
     """
     if not names:
         raise ValueError(f"use_backend needs at least one of {', '.join(BACKENDS)}")
-    previous = _choice.names
-    _choice.names = _traced_choice.names = tuple(check_name(name) for name in names)
+    for name in names:
+        check_name(name)
+    with _set(_traced_choice, names):
+        if torch.compiler.is_compiling():
+            yield
+        else:
+            with _set(_choice, names):
+                yield
+
+
+@contextmanager
+def _set(choice: _Choice, names: tuple[str, ...]) -> Iterator[None]:
+    previous = choice.names
+    choice.names = names
     try:
         yield
     finally:
-        _choice.names = _traced_choice.names = previous
+        choice.names = previous

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from gossamer.ops.checks import broadcast_shapes, check_like, check_tensor
+from gossamer.ops.checks import check_like, check_tensor
 from gossamer.ops.registry import Op
 
 
 def element_wise_mul_add(a: Tensor, b: Tensor, c: Tensor, *, backend: str | None = None) -> Tensor:
-    """a * b + c, computed in float32 and rounded once.
+    """a * b + c, computed in float32 and rounded to the dtype once.
 
     a, b, c: float32, float16 or bfloat16, one dtype and device, any strides; shapes broadcast
     together. Returns a contiguous tensor of the common shape. Inference only: no gradient.
@@ -28,13 +28,11 @@ def _check(a: Tensor, b: Tensor, c: Tensor) -> None:
     check_tensor(op, "a", a)
     check_like(op, "b", b, "a", a)
     check_like(op, "c", c, "a", a)
-    if a.shape == b.shape == c.shape:
-        return
-    if broadcast_shapes(a.shape, b.shape, c.shape) is None:
-        raise ValueError(
-            f"{op}: a has shape {list(a.shape)}, b {list(b.shape)}, c {list(c.shape)}; "
-            "must broadcast together"
-        )
+    try:
+        torch.broadcast_shapes(a.shape, b.shape, c.shape)
+    except RuntimeError:
+        problem = f"a has shape {list(a.shape)}, b {list(b.shape)}, c {list(c.shape)}"
+        raise ValueError(f"{op}: {problem}; must broadcast together") from None
 
 
 def _fake(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

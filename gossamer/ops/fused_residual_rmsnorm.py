@@ -1,6 +1,6 @@
 """Residual addition and RMSNorm in one pass: what stands between two blocks of a decoder."""
 
-import math
+import sys
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ def fused_residual_rmsnorm(
     """(RMSNorm(x + residual) * weight, x + residual).
 
     The sum is rounded to the dtype first and then normed, so the first result is the norm of the
-    second, as in the unfused model. Sums, mean and scaling are in float32.
+    second. Mean, scaling and the product with weight are in float32 and rounded once; some models
+    (transformers' LlamaRMSNorm) round once more before that product: a unit in the last place.
     x, residual: [..., n] with n from 1 to 65,536, float32, float16 or bfloat16, any strides.
     weight: [n]. eps: >= 0. One dtype and device. Returns contiguous tensors. Inference only.
     Raises TypeError (dtype) or ValueError (shape, width, device, eps).
@@ -55,7 +56,7 @@ def _check(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> No
     check_shape(op, "weight", weight, (width,), "the last dimension of x")
     if not isinstance(eps, (int, float)):
         raise TypeError(f"{op}: eps is {type(eps).__name__}; must be a float")
-    if not 0 <= eps < math.inf:
+    if not 0 <= eps <= sys.float_info.max:
         raise ValueError(f"{op}: eps is {eps}; must be finite and >= 0")
 
 

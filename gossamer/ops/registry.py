@@ -69,7 +69,7 @@ class Op:
             device: {b: self._overloads[b] for b in order if not self.why_not(b, device)}
             for device, order in PREFERENCE.items()
         }
-        self._runnable["meta"] = dict.fromkeys(BACKENDS, self._overloads["reference"])
+        self._runnable["meta"] = dict.fromkeys(self.backends, self._overloads["reference"])
         OPS[self.name] = self
 
     @property
@@ -94,12 +94,15 @@ class Op:
 
     def __call__(self, *args: Any, backend: str | None = None) -> Any:
         # Every overload checks its own arguments. Those in C++ cost nothing but speak tersely, so
-        # `check` explains: checking here first would take longer than a small op (2 to 3 us).
+        # `check` explains: checking here first would take 1 to 2 us, as long as a small op.
+        if torch.is_grad_enabled():
+            self._refuse_gradients(args)
         try:
             return self.select(args[0].device.type, backend)(*args)
-        except (RuntimeError, AttributeError):
-            self.check(*args)
-            raise
+        except (RuntimeError, AttributeError) as error:
+            failure = error
+        self.check(*args)
+        raise failure
 
     def select(self, device: str, backend: str | None = None) -> Any:
         """The overload to call for tensors of this device type.
@@ -107,15 +110,23 @@ class Op:
         Raises ValueError for an unknown backend, BackendUnavailableError for one that cannot run.
         """
         runnable = self._runnable.get(device) or {"reference": self._overloads["reference"]}
-        wanted = (backend,) if backend is not None else chosen()
+        wanted = (check_name(backend),) if backend is not None else chosen()
         for name in wanted or runnable:
             if name in runnable:
                 return runnable[name]
-        reasons = [f"{name}: {self.why_not(check_name(name), device)}" for name in wanted]
+        reasons = [f"{name}: {self.why_not(name, device)}" for name in wanted]
         raise BackendUnavailableError(
             f"{self.name} on {device} tensors: {'; '.join(reasons)}. "
             f"Available: {', '.join(self.available(device))}"
         )
+
+    def _refuse_gradients(self, args: tuple[Any, ...]) -> None:
+        for arg in args:
+            if isinstance(arg, Tensor) and arg.requires_grad:
+                raise RuntimeError(
+                    f"{self.name} has no gradient and an argument requires one; "
+                    "call it under torch.no_grad() or torch.inference_mode()"
+                )
 
     def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*args: Any) -> Any:
@@ -144,6 +155,11 @@ class Op:
         runnable = self._runnable.get(args[0].device.type, {})
         others = (o for name, o in runnable.items() if name not in self._native)
         return next(others, self._overloads["reference"])(*args)
+
+
+def flat(result: Any) -> tuple[Tensor, ...]:
+    """What an op returned, as a tuple of tensors."""
+    return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
 def _imported(path: str) -> Callable[..., Any]:

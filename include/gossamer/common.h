@@ -6,8 +6,8 @@
 #ifdef __CUDACC__
 #define GOSSAMER_INLINE static __device__ __forceinline__
 #else
-// Internal linkage matters: kernels are compiled once per instruction set, and a shared (weak) copy
-// built with AVX-512 could become the one that an older CPU runs.
+// CPU kernels are compiled once per instruction set, and a shared (weak) copy built with AVX-512 could
+// become the one that an older CPU runs: functions are static, types in anonymous namespaces.
 #define GOSSAMER_INLINE static inline __attribute__((always_inline))
 #endif
 

@@ -24,7 +24,7 @@ from gossamer.bench.table import records_table
 def test_times_a_call():
     timing = benchmark_kernel(time.sleep, 0.002, warmup=1, iters=5)
     assert timing.iterations == 5
-    assert 2 <= timing.low_ms <= timing.median_ms <= timing.high_ms < 50
+    assert 2 <= timing.low_ms <= timing.median_ms <= timing.high_ms
 
 
 def test_counts_its_calls():
@@ -46,14 +46,26 @@ def _args():
 
 
 def test_measures_error_of_the_timed_calls():
-    result = measure(lambda x: x + 1e-6, _args, lambda x: x.double(), warmup=0, iters=3)
-    assert 5e-7 < result.max_error < 2e-6
-    assert 0 < result.relative_error < 1e-5
+    result = measure(lambda x: x + 5e-7, _args, lambda x: x.double(), warmup=0, iters=3)
+    assert 2e-7 < result.max_error < 1e-6
+    assert 0 < result.relative_error < 2e-6
 
 
 def test_a_wrong_result_stops_the_benchmark():
-    with pytest.raises(WrongResultError, match="relative error is 1; must be at most 1e-05"):
+    with pytest.raises(WrongResultError, match="relative error is 1; must be at most 2e-06"):
         measure(torch.zeros_like, _args, lambda x: x, warmup=0, iters=2)
+
+
+def test_one_wrong_row_is_noticed():
+    """Among 4096 good rows it hardly moves the norm of the difference."""
+
+    def forgets_a_row(x):
+        y = x.clone()
+        y[7] = 0
+        return y
+
+    with pytest.raises(WrongResultError, match="an element is off by"):
+        measure(forgets_a_row, lambda: (torch.randn(65536, 8).bfloat16(),), lambda x: x, iters=1)
 
 
 def test_nan_is_a_wrong_result():
@@ -128,5 +140,12 @@ def test_gpu_times_leave_out_the_launch():
         return x + 1
 
     timing = benchmark_kernel(slow_host, x, warmup=2, iters=10)
-    assert timing.median_ms < 0.1
-    assert timing.host_ms > 1
+    assert timing.median_ms < timing.host_ms / 2
+
+
+@pytest.mark.gpu
+def test_a_closure_over_gpu_tensors_must_say_so():
+    x = torch.randn(1000, device="cuda")
+    with pytest.raises(ValueError, match="say device='cpu' or device='cuda'"):
+        benchmark_kernel(lambda: x + 1)
+    assert benchmark_kernel(lambda: x + 1, device="cuda").median_ms > 0

@@ -1,12 +1,14 @@
 """The committed benchmarks: they run, and every file of results can be read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.all import SUITES
-from benchmarks.report import PAGES, updated
+from benchmarks.report import PAGES, loss_table, updated
 from gossamer.bench import read_records
+from gossamer.bench.suite import main
 from gossamer.ops import OPS
 
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks/results"
@@ -19,7 +21,8 @@ def test_every_op_has_a_suite():
 @pytest.mark.parametrize("suite", SUITES, ids=lambda s: s.op)
 def test_suite_runs(suite):
     records = suite.run("cpu", quick=True, on_record=lambda _: None)
-    assert {"eager", "cpu"} <= {r.backend for r in records}
+    native = {"cpu"} & set(OPS[suite.op].backends)
+    assert {"eager", *native} <= {r.backend for r in records}
     assert {r.dtype for r in records} == {"float32", "float16", "bfloat16"}
     assert all(r.median_ms > 0 and r.gbps > 0 for r in records)
 
@@ -36,4 +39,24 @@ def test_committed_results_are_records(path):
 @pytest.mark.parametrize("name", PAGES)
 def test_the_pages_show_the_committed_results(name):
     page = (RESULTS.parent.parent / name).read_text()
+    assert "<!-- /headline -->" in page or "<!-- /losses -->" in page
     assert updated(page, RESULTS) == page, "run `make report`"
+
+
+def test_a_loss_of_the_default_backend_is_told():
+    """On a GPU that is cuda, whatever Triton does."""
+    made = read_records(RESULTS / "nvidia-h200/fused_add_gelu.jsonl")[0]
+    times = {"eager": 2.0, "triton": 1.0, "cuda": 3.0}
+    records = [replace(made, backend=name, median_ms=ms) for name, ms in times.items()]
+    assert "| cuda 3 ms | eager 2 ms | 0.67x |" in loss_table(records)
+    assert loss_table([replace(r, median_ms=1.0) for r in records]) == "None of 1 points."
+
+
+@pytest.mark.parametrize(("arguments", "written"), [([], False), (["--results", "here"], True)])
+def test_a_quick_look_leaves_the_results_alone(arguments, written, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["x", "--quick", "--device", "cpu", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main(SUITES[0])
+    assert stopped.value.code == 0
+    assert bool(list(tmp_path.rglob("*.jsonl"))) == written

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from gossamer.ops import OPS
 from gossamer.ops.backends import TRITON_INTERPRETED
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+from gossamer.ops.registry import flat
 
 # Leading dimensions and width: single elements, empty, odd, wider than any vector or block.
 SHAPES = [
@@ -40,6 +39,8 @@ class OpSpec:
     arithmetic may lose a few units in the last place of that.
     roundings: per result, how often a value is rounded to the dtype on the way.
     bad_calls: (arguments, exception, message) that every backend must refuse in the same words.
+    oracle: what the results should be, in float64, given the results (where one follows from
+    another) and the arguments in float64; None for the reference of the latter.
     """
 
     op: str
@@ -48,9 +49,34 @@ class OpSpec:
     roundings: tuple[int, ...]
     bad_calls: list[tuple[tuple[Any, ...], type[Exception], str]]
     widths: tuple[int, int] = (0, 1 << 62)
+    oracle: Callable[..., tuple[Tensor, ...]] | None = None
 
     def shapes(self) -> list[tuple[int, ...]]:
         return [s for s in SHAPES if self.widths[0] <= s[-1] <= self.widths[1]]
+
+    def check(self, results: Any, args: tuple[Any, ...], rounding_factor: int = 1) -> None:
+        """Compare what an op returned with the oracle, element by element."""
+        got = flat(results)
+        wide = [a.double() if isinstance(a, Tensor) else a for a in args]
+        if self.oracle is None:
+            oracles = flat(OPS[self.op].reference(*wide))
+        else:
+            oracles = self.oracle(got, *wide)
+        for g, want, magnitude, roundings in zip(
+            got, oracles, self.magnitude(*wide), self.roundings, strict=True
+        ):
+            assert g.shape == want.shape
+            allowed = tolerance(want, magnitude, g.dtype, roundings * rounding_factor)
+            wrong = ~((g.double() - want).abs() <= allowed)  # NaN is wrong too
+            assert not wrong.any(), _describe(wrong, g, want, allowed)
+
+
+def _describe(wrong: Tensor, got: Tensor, want: Tensor, allowed: Tensor) -> str:
+    first = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"{int(wrong.sum())} of {wrong.numel()} wrong in {list(got.shape)}; first at {first}: "
+        f"{got[first].item()} instead of {want[first].item()} +- {allowed[first].item():.3g}"
+    )
 
 
 def spec_of(op: str) -> OpSpec:
@@ -142,6 +168,12 @@ def tolerance(want: Tensor, magnitude: Tensor, dtype: torch.dtype, roundings: in
     unit = torch.finfo(dtype).eps
     step = torch.finfo(dtype).smallest_normal * unit  # spacing of subnormal numbers
     return 0.51 * roundings * (unit * want.abs() + step) + 8 * 2**-23 * magnitude
+
+
+def poison(shapes: list[torch.Size], dtype: torch.dtype, device: str) -> set[int]:
+    """Leave NaN in freed memory of these sizes, where results will likely go; its addresses."""
+    blocks = [torch.full(shape, float("nan"), dtype=dtype, device=device) for shape in shapes]
+    return {block.data_ptr() for block in blocks}
 
 
 def rounding_factor(backend: str, dtype: torch.dtype) -> int:

@@ -9,6 +9,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from gossamer import ops
 from gossamer.ops import OPS, use_backend
+from gossamer.ops.backends import chosen
+from gossamer.ops.registry import flat
 from tests.ops.spec import spec_of
 
 RUNS = [(name, backend) for name, op in OPS.items() for backend in op.available("cpu")]
@@ -39,16 +41,20 @@ def test_opcheck_on_the_gpu(name, backend):
     torch.library.opcheck(OPS[name].select("cuda", backend), example(name, "cuda"))
 
 
+def model_of(name: str, backend: str | None = None):
+    """A function of the op's arguments with more than the op in it."""
+
+    def model(*args):
+        return flat(getattr(ops, name)(*args, backend=backend))[0] * 2
+
+    return model
+
+
 @pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_compiles_to_one_graph(name, backend):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    function = getattr(ops, name)
-
-    def model(*args):
-        result = function(*args, backend=backend)
-        return (result if isinstance(result, Tensor) else result[0]) * 2
-
+    model = model_of(name, backend)
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     args = example(name)
     torch.testing.assert_close(compiled(*args), model(*args))
@@ -60,12 +66,7 @@ def test_compiles_to_one_graph(name, backend):
 @pytest.mark.parametrize(("name", "backend"), GPU_RUNS)
 def test_compiles_with_inductor_on_the_gpu(name, backend):
     torch._dynamo.reset()
-    function = getattr(ops, name)
-
-    def model(*args):
-        result = function(*args, backend=backend)
-        return (result if isinstance(result, Tensor) else result[0]) * 2
-
+    model = model_of(name, backend)
     args = example(name, "cuda", (5, 64))
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(*args), model(*args))
 
@@ -87,50 +88,106 @@ def test_compiled_code_follows_use_backend(name):
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_compiles_once_for_dynamic_shapes(name):
+def test_use_backend_inside_of_compiled_code(name):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
-    compiled = torch.compile(getattr(ops, name), fullgraph=True, backend=counter, dynamic=True)
-    for rows in (3, 4, 17):
-        compiled(*example(name, shape=(rows, 8)))
-    assert counter.frame_count == 1
+
+    def model(*args):
+        with use_backend("reference"):
+            return getattr(ops, name)(*args)
+
+    torch.compile(model, fullgraph=True, backend=counter)(*example(name))
+    assert OPS[name].select("cpu", "reference") in [n.target for n in counter.graphs[0].graph.nodes]
+    assert chosen() == ()
+
+
+def rows_of(name: str, rows: int) -> list[tuple]:
+    """All kinds of arguments that the op's specification has, for [rows, 8]."""
+    return list(spec_of(name).inputs((rows, 8), lambda *size: torch.randn(size)))
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_exports(name):
-    args = example(name)
-    tensors = tuple(a for a in args if isinstance(a, Tensor))
-    rest = args[len(tensors) :]
+def test_compiles_once_for_dynamic_shapes(name):
+    for kind in range(len(rows_of(name, 1))):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("eager")
+        compiled = torch.compile(getattr(ops, name), fullgraph=True, backend=counter, dynamic=True)
+        for rows in (5, 4, 8, 17):
+            compiled(*rows_of(name, rows)[kind])
+        assert counter.frame_count == 1
 
-    class Model(torch.nn.Module):
-        def forward(self, *tensors):
-            return getattr(ops, name)(*tensors, *rest)
 
-    program = torch.export.export(Model(), tensors)
-    torch.testing.assert_close(program.module()(*tensors), Model()(*tensors))
+@pytest.mark.parametrize("name", OPS)
+def test_exports_with_a_dynamic_batch(name):
+    for args, others in zip(rows_of(name, 3), rows_of(name, 5), strict=True):
+        tensors = tuple(a for a in args if isinstance(a, Tensor))
+        rest = args[len(tensors) :]
+
+        class Model(torch.nn.Module):
+            def forward(self, *tensors):
+                return getattr(ops, name)(*tensors, *rest)  # noqa: B023
+
+        batch = torch.export.Dim("batch")
+        dynamic = tuple(
+            {d: batch for d in range(a.dim()) if a.shape[d] != b.shape[d]}
+            for a, b in zip(tensors, others, strict=False)
+        )
+        program = torch.export.export(Model(), tensors, dynamic_shapes=(dynamic,))
+        longer = others[: len(tensors)]
+        torch.testing.assert_close(program.module()(*longer), Model()(*longer))
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_meta_tensors_give_shapes_only(name):
     expected = getattr(ops, name)(*example(name))
     result = getattr(ops, name)(*example(name, "meta"))
-    pairs = (
-        [(result, expected)] if isinstance(result, Tensor) else zip(result, expected, strict=True)
-    )
-    for got, want in pairs:
+    for got, want in zip(flat(result), flat(expected), strict=True):
         assert got.device.type == "meta"
         assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
 
 
-@pytest.mark.parametrize("name", OPS)
-@pytest.mark.parametrize("backend", [None, *ops.BACKENDS])
-def test_bad_calls_get_the_same_words_from_every_backend(name, backend):
-    if backend is not None and OPS[name].why_not(backend, "cpu"):
-        pytest.skip(OPS[name].why_not(backend, "cpu"))
+def check_bad_calls(name: str, backend: str | None, device: str) -> None:
     for args, exception, message in spec_of(name).bad_calls:
+        moved = [
+            a.to(device) if isinstance(a, Tensor) and a.device.type == "cpu" else a for a in args
+        ]
         with pytest.raises(exception) as raised:
-            getattr(ops, name)(*args, backend=backend)
-        assert str(raised.value) == message
+            getattr(ops, name)(*moved, backend=backend)
+        assert str(raised.value) == message.replace("must be on cpu", f"must be on {device}")
+        shown_alone = raised.value.__context__ is None or raised.value.__suppress_context__
+        assert shown_alone, "the user sees two exceptions"
+
+
+@pytest.mark.parametrize(("name", "backend"), [*RUNS, *((name, None) for name in OPS)])
+def test_bad_calls_get_the_same_words_from_every_backend(name, backend):
+    check_bad_calls(name, backend, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "backend"), [*GPU_RUNS, *((name, None) for name in OPS)])
+def test_bad_calls_on_the_gpu(name, backend):
+    check_bad_calls(name, backend, "cuda:0")
+
+
+@pytest.mark.parametrize(("name", "backend"), RUNS)
+def test_gradients_are_refused(name, backend):
+    """They would be lost silently. Parameters are fine where no gradient is recorded."""
+    args = example(name)
+    args[0].requires_grad_()
+    with pytest.raises(RuntimeError, match=f"{name} has no gradient and an argument requires one"):
+        getattr(ops, name)(*args, backend=backend)
+    with torch.no_grad():
+        getattr(ops, name)(*args, backend=backend)
+    with torch.inference_mode():
+        getattr(ops, name)(*args, backend=backend)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_freed_storage_is_an_error(name):
+    args = example(name)
+    args[0].untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="has no memory"):
+        getattr(ops, name)(*args, backend="cpu")
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -192,5 +249,5 @@ def test_a_result_too_large_for_memory_is_an_error(name):
     """A petabyte, more than any address space: an exception, not a crash."""
     make = lambda *size: torch.ones(1).expand(size)  # noqa: E731
     args = next(spec_of(name).inputs((1 << 44, 16), make))
-    with pytest.raises(RuntimeError, match="out of memory: no room for a result of 2814"):
+    with pytest.raises(RuntimeError, match="out of memory: no room for a tensor of 2814"):
         getattr(ops, name)(*args)

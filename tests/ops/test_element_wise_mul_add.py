@@ -1,12 +1,15 @@
 """What element_wise_mul_add means."""
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.ops import element_wise_mul_add
-from tests.ops.spec import OpSpec, runs
+from gossamer.ops.checks import FLOAT_DTYPES
+from tests.ops.spec import OpSpec, rounding_factor, runs
 
 
 def _inputs(shape, make):
@@ -55,7 +58,7 @@ SPEC = OpSpec(
 
 @pytest.mark.parametrize(("op", "backend", "device"), runs("element_wise_mul_add"))
 def test_rounds_once(op, backend, device):
-    """The product is kept in float32: rounding it to float16 first would give 0."""
+    """A float16 product is kept in float32: rounding it first would give 0."""
     a = torch.tensor([1.0 + 2**-10], dtype=torch.float16)
     c = -(a.double() ** 2).to(torch.float16)
     want = a.double() ** 2 + c.double()
@@ -93,3 +96,39 @@ def test_more_dimensions_than_the_loop_has(op, backend, device):
     b = torch.randn([1, 2] * 6, device=device)
     c = torch.randn([2] * 12, device=device).permute(*reversed(range(12)))
     torch.testing.assert_close(element_wise_mul_add(a, b, c, backend=backend), a * b + c)
+
+
+@pytest.mark.parametrize(("op", "backend", "device"), runs("element_wise_mul_add"))
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+def test_special_values(op, backend, device, dtype):
+    """NaN, infinities, overflow to infinity and the smallest subnormal number."""
+    inf, nan, big = float("inf"), float("nan"), torch.finfo(dtype).max
+    tiny = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    a = torch.tensor([1.0, inf, inf, nan, big, -big, tiny], dtype=dtype)
+    b = torch.tensor([2.0, 2, 0, 1, 2, 2, 1], dtype=dtype)
+    c = torch.tensor([-2.0, -inf, 1, 1, 0, 0, tiny], dtype=dtype)
+    got = element_wise_mul_add(*(t.to(device) for t in (a, b, c)), backend=backend)
+    want = torch.tensor([0.0, nan, nan, nan, inf, -inf, 2 * tiny], dtype=dtype)
+    if rounding_factor(backend, dtype) > 1:  # Triton's interpreter also flushes subnormal bfloat16
+        got, want = got[:-1], want[:-1]
+    torch.testing.assert_close(got.cpu(), want, equal_nan=True, rtol=0, atol=0)
+
+
+SPLIT_SHAPES = [[(7, 41), (41,), (7, 1)], [(1000,), (), (1000,)], [(3, 5, 8)] * 3]
+
+
+@pytest.mark.parametrize("shapes", SPLIT_SHAPES)
+def test_triton_splits_large_tensors(monkeypatch, shapes):
+    kernel = importlib.import_module("gossamer.kernels.element_wise_mul_add")
+    monkeypatch.setattr(kernel, "MAX_ELEMENTS", 100)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    args = tuple(torch.randn(s, device=device) for s in shapes)
+    SPEC.check(element_wise_mul_add(*args, backend="triton"), args)
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 40])
+def test_short_rows(rows, width):
+    """The C++ loop copies inputs whose rows are too short to be worth a loop."""
+    a, b, c = torch.randn(rows, width), torch.randn(width), torch.randn(rows, 1)
+    SPEC.check(element_wise_mul_add(a, b, c, backend="cpu"), (a, b, c))

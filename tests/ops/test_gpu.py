@@ -6,14 +6,15 @@ from torch import Tensor
 
 from gossamer import ops
 from gossamer.ops import OPS, element_wise_mul_add, fused_add_gelu, fused_residual_rmsnorm
+from gossamer.ops.registry import flat
 from tests.ops.spec import spec_of
 
 pytestmark = pytest.mark.gpu
 GPU_BACKENDS = ["triton", "cuda"]
+RUNS = [(name, b) for name, op in OPS.items() for b in GPU_BACKENDS if b in op.backends]
 
 
-@pytest.mark.parametrize("backend", GPU_BACKENDS)
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_runs_on_the_current_stream(name, backend):
     """Work queued ahead on a side stream must be finished before the op reads its input."""
     args = next(spec_of(name).inputs((64, 4096), lambda *s: torch.randn(s, device="cuda")))
@@ -31,8 +32,7 @@ def test_runs_on_the_current_stream(name, backend):
     torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("backend", GPU_BACKENDS)
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_replays_in_a_cuda_graph(name, backend):
     make = lambda *s: torch.randn(s, device="cuda")  # noqa: E731
     args = next(spec_of(name).inputs((8, 512), make))
@@ -53,17 +53,40 @@ def test_replays_in_a_cuda_graph(name, backend):
 @pytest.mark.parametrize("odd", [0, 1], ids=["packed", "element by element"])
 def test_more_than_2_31_elements(backend, odd):
     width, rows = 4096 + odd, (1 << 19) + 3
+    assert rows * width > 1 << 31
     x = torch.zeros(rows, width, dtype=torch.bfloat16, device="cuda")
-    assert x.numel() > 1 << 31
-    x[-1] = torch.randn(width, device="cuda")
     bias = torch.randn(width, device="cuda").bfloat16()
-    last = fused_add_gelu(x, bias, backend=backend)[-1]
-    torch.testing.assert_close(last, fused_add_gelu(x[-1], bias, backend="reference"))
-    last = element_wise_mul_add(x, bias, x[-1], backend=backend)[-1]
-    torch.testing.assert_close(last, element_wise_mul_add(x[-1], bias, x[-1], backend="reference"))
-    last = fused_residual_rmsnorm(x, x, bias, backend=backend)[0][-1]
-    want = fused_residual_rmsnorm(x[-1], x[-1], bias, backend="reference")[0]
-    torch.testing.assert_close(last, want)
+    # The ends, and the rows around which 31-bit indices end.
+    some = [0, 1, (1 << 31) // width - 1, (1 << 31) // width, rows - 1]
+    x[some] = torch.randn(len(some), width, device="cuda").bfloat16()
+    calls = [
+        (fused_add_gelu, (x, bias), (x[some], bias)),
+        (element_wise_mul_add, (x, bias, x[-1]), (x[some], bias, x[-1])),
+        (element_wise_mul_add, (x, x, x), (x[some], x[some], x[some])),
+        (fused_residual_rmsnorm, (x, x, bias), (x[some], x[some], bias)),
+    ]
+    for op, large, small in calls:
+        got = [r[some] for r in flat(op(*large, backend=backend))]
+        torch.testing.assert_close(got, list(flat(op(*small, backend="reference"))))
+
+
+@pytest.mark.parametrize("backend", GPU_BACKENDS)
+def test_one_row_of_more_than_2_31_elements(backend):
+    x = torch.zeros((1 << 31) + 8, dtype=torch.float16, device="cuda")
+    x[-8:] = torch.randn(8, device="cuda").half()
+    got = fused_add_gelu(x, x, backend=backend)
+    want = fused_add_gelu(x[-8:], x[-8:], backend="reference")
+    torch.testing.assert_close(got[-8:], want)
+    assert not got[:-8].any()
+
+
+def test_a_dimension_of_2_32_rows():
+    """Sizes that do not fit 32 bits, in the general kernel."""
+    ones = torch.ones(1, 1, dtype=torch.float16, device="cuda").expand((1 << 32) + 2, 1)
+    row = torch.arange(2, dtype=torch.float16, device="cuda")
+    got = element_wise_mul_add(row, row[:1] + 3, ones, backend="cuda")
+    assert got.shape == ((1 << 32) + 2, 2)
+    assert got[[0, 1 << 31, -1]].tolist() == [[1, 4]] * 3
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -7,39 +7,30 @@
 namespace gossamer {
 namespace {
 
-// Elements i .. i+n-1 of a row whose neighbours are `stride` apart; lanes past n are zero.
-template <class T>
-GOSSAMER_INLINE F32 load_row(const T* row, int64_t stride, int64_t i, int64_t n) {
-  if (stride == 1) return n == kLanes ? load(row + i) : load_partial(row + i, n);
-  T gathered[kLanes] = {};
-  for (int64_t lane = 0; lane < n; ++lane) gathered[lane] = row[(i + lane) * stride];
-  return load(gathered);
-}
-
-// One run along the innermost dimension.
+// One run along the innermost dimension. An input is dense there (stride 1) or repeats one element
+// (stride 0); torch/broadcast.h copies inputs that are neither.
 template <int N, class T, class F>
 GOSSAMER_INLINE void elementwise_row(const T* const (&in)[N], const int64_t (&stride)[N], T* out, int64_t n,
                                      const F& f) {
-  bool dense = true;
-  for (int k = 0; k < N; ++k) dense &= stride[k] == 1;
+  F32 x[N];
+  for (int k = 0; k < N; ++k) {
+    GOSSAMER_ASSERT(stride[k] == 0 || stride[k] == 1);
+    if (stride[k] == 0) x[k] = splat(load_partial(in[k], 1)[0]);
+  }
+  const auto whole_vector = [&](int64_t i) {
+    for (int k = 0; k < N; ++k) {
+      if (stride[k] != 0) x[k] = load(in[k] + i);
+    }
+    store(out + i, f(x, T{}));
+  };
   int64_t i = 0;
-  if (dense) {
-    for (; i + kLanes <= n; i += kLanes) {
-      F32 x[N];
-      for (int k = 0; k < N; ++k) x[k] = load(in[k] + i);
-      store(out + i, f(x, T{}));
-    }
+  for (; i + kLanes <= n; i += kLanes) whole_vector(i);
+  if (i == n) return;
+  if (n >= kLanes) return whole_vector(n - kLanes);  // once more, for some: cheaper than a partial one
+  for (int k = 0; k < N; ++k) {
+    if (stride[k] != 0) x[k] = load_partial(in[k], n);
   }
-  for (; i < n; i += kLanes) {
-    const int64_t count = n - i < kLanes ? n - i : kLanes;
-    F32 x[N];
-    for (int k = 0; k < N; ++k) x[k] = load_row(in[k], stride[k], i, count);
-    if (count == kLanes) {
-      store(out + i, f(x, T{}));
-    } else {
-      store_partial(out + i, f(x, T{}), count);
-    }
-  }
+  store_partial(out, f(x, T{}), n);
 }
 
 // Outputs begin .. end-1. `f(x, T{})` maps N vectors to one; T tells it what precision is needed.

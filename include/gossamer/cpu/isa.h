@@ -5,8 +5,8 @@ namespace gossamer::cpu {
 
 enum class Isa { generic, avx2, avx512 };
 
-// The best one this CPU has; GOSSAMER_ISA=generic|avx2 in the environment lowers it. Fixed at the
-// first call.
+// The best one this CPU has, or a lower one named by GOSSAMER_ISA (generic, avx2, avx512) in the
+// environment. Fixed at the first call; throws for another name.
 Isa isa();
 const char* isa_name();
 

@@ -1,4 +1,5 @@
-// Float vectors of the instruction set this file is compiled for (GOSSAMER_ISA).
+// Float vectors of the instruction set this file is compiled for: GOSSAMER_LANES floats each, 16 for
+// AVX-512, 8 for AVX2, 4 for anything else (CMakeLists.txt).
 //
 // GCC/Clang vector extensions give arithmetic and comparisons for every target; conversions to and
 // from 16 bits need intrinsics to be fast. Include this from *.kernel.cpp files alone, and keep std:: templates
@@ -7,19 +8,11 @@
 
 #include <cstring>
 
-#if defined(__F16C__)
+#if GOSSAMER_LANES > 4
 #include <immintrin.h>
 #endif
 
 #include "gossamer/common.h"
-
-#if defined(__AVX512F__)
-#define GOSSAMER_LANES 16
-#elif defined(__AVX2__)
-#define GOSSAMER_LANES 8
-#else
-#define GOSSAMER_LANES 4
-#endif
 
 namespace gossamer {
 namespace {
@@ -43,9 +36,9 @@ GOSSAMER_INLINE V load_raw(const void* p) {
 }
 
 GOSSAMER_INLINE U32 load_u16(const void* p) {
-#if defined(__AVX512F__)
+#if GOSSAMER_LANES == 16
   return reinterpret_cast<U32>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
-#elif defined(__AVX2__)
+#elif GOSSAMER_LANES == 8
   return reinterpret_cast<U32>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
 #else
   return __builtin_convertvector(load_raw<U16>(p), U32);
@@ -54,9 +47,9 @@ GOSSAMER_INLINE U32 load_u16(const void* p) {
 
 // x < 65536
 GOSSAMER_INLINE void store_u16(void* p, U32 x) {
-#if defined(__AVX512F__)
+#if GOSSAMER_LANES == 16
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(x)));
-#elif defined(__AVX2__)
+#elif GOSSAMER_LANES == 8
   const __m256i wide = reinterpret_cast<__m256i>(x);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(wide, wide), 0b1000);
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
@@ -72,9 +65,9 @@ GOSSAMER_INLINE F32 load(const float* p) { return load_raw<F32>(p); }
 GOSSAMER_INLINE F32 load(const bf16_t* p) { return from_bits(load_u16(p) << 16); }
 
 GOSSAMER_INLINE F32 load(const f16_t* p) {
-#if defined(__AVX512F__)
+#if GOSSAMER_LANES == 16
   return reinterpret_cast<F32>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-#elif defined(__F16C__) && GOSSAMER_LANES == 8
+#elif GOSSAMER_LANES == 8
   return reinterpret_cast<F32>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #else
   const U32 h = load_u16(p);
@@ -96,10 +89,10 @@ GOSSAMER_INLINE void store(bf16_t* p, F32 x) {
 }
 
 GOSSAMER_INLINE void store(f16_t* p, F32 x) {
-#if defined(__AVX512F__)
+#if GOSSAMER_LANES == 16
   const __m256i narrow = _mm512_cvtps_ph(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
   std::memcpy(p, &narrow, sizeof narrow);
-#elif defined(__F16C__) && GOSSAMER_LANES == 8
+#elif GOSSAMER_LANES == 8
   const __m128i narrow = _mm256_cvtps_ph(reinterpret_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT);
   std::memcpy(p, &narrow, sizeof narrow);
 #else
@@ -188,10 +181,10 @@ struct VecMath16 : VecMath {
   // An estimate and one Newton step, which would make NaN of infinity: hence the bound.
   GOSSAMER_INLINE F32 rcp(F32 x) {
     const F32 finite = select(x < 1e37f, x, splat(1e37f));
-#if defined(__AVX512F__)
+#if GOSSAMER_LANES == 16
     const F32 y = reinterpret_cast<F32>(_mm512_maskz_rcp14_ps(0xffff, reinterpret_cast<__m512>(finite)));
     return y * (2.0f - finite * y);
-#elif defined(__AVX2__)
+#elif GOSSAMER_LANES == 8
     const F32 y = reinterpret_cast<F32>(_mm256_rcp_ps(reinterpret_cast<__m256>(finite)));
     return y * (2.0f - finite * y);
 #else

@@ -211,7 +211,9 @@ void launch_packs(ElementwiseArgs<T, N> args, const F& f, cudaStream_t stream) {
     kernel<<<size.grid, size.block, 0, stream>>>(args, f);
   } else {
     const RowGrid size(args.rows, args.shape.size[0], 1);
-    for (int d = 1; d < args.shape.dims; ++d) args.divider[d] = Divider(static_cast<uint32_t>(args.shape.size[d]));
+    if (args.rows < (int64_t{1} << 31)) {  // else the kernel divides plainly
+      for (int d = 1; d < args.shape.dims; ++d) args.divider[d] = Divider(static_cast<uint32_t>(args.shape.size[d]));
+    }
     broadcast_kernel<V><<<size.grid, size.block, 0, stream>>>(args, f);
   }
   STD_CUDA_KERNEL_LAUNCH_CHECK();

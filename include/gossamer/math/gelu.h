@@ -7,6 +7,7 @@
 #include "gossamer/common.h"
 
 namespace gossamer::math {
+namespace {
 
 // The lower tail of the normal distribution is Phi(-u) = exp(-u^2/2) R(u) for u >= 0, where
 // R(u) = erfcx(u/sqrt 2)/2. With t = 1/(1 + k u), R is fitted by t * polynomial(t) over [0, 14],
@@ -53,4 +54,5 @@ GOSSAMER_INLINE V gelu_tanh(V x) {
   return x * M::rcp(1.0f + M::exp(minus_2u));
 }
 
+}  // namespace
 }  // namespace gossamer::math

@@ -1,7 +1,7 @@
 // Checks and small helpers on torch::stable::Tensor, used by the torch functions of every op.
 //
-// Python's wrappers have already refused bad arguments with a friendlier message; these checks keep
-// memory safe when torch.ops.gossamer.<op> is called directly.
+// These checks come first: every call meets them, also torch.ops.gossamer.<op> without the Python
+// wrapper. What they refuse the wrapper explains in more words (gossamer/ops/registry.py).
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -19,7 +19,9 @@ using torch::headeronly::IntHeaderOnlyArrayRef;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+// The type of the elements; an error for other types and for a tensor whose storage was freed.
 inline DType dtype_of(const Tensor& t, const char* op, const char* name) {
+  STD_TORCH_CHECK(t.numel() == 0 || t.const_data_ptr() != nullptr, op, ": ", name, " has no memory");
   switch (t.scalar_type()) {
     case ScalarType::Float:
       return DType::f32;
@@ -36,6 +38,7 @@ inline DType dtype_of(const Tensor& t, const char* op, const char* name) {
 
 // `t` must live where `like` lives and hold the same type of element.
 inline void check_matches(const Tensor& t, const Tensor& like, const char* op, const char* name) {
+  dtype_of(t, op, name);
   STD_TORCH_CHECK(t.scalar_type() == like.scalar_type(), op, ": ", name, " must have the dtype of the first argument");
   STD_TORCH_CHECK(t.device() == like.device(), op, ": ", name, " must be on the device of the first argument");
 }
@@ -57,7 +60,7 @@ inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) 
   AtenTensorHandle handle = nullptr;
   const AOTITorchError failed =
       aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type, device_index, &handle);
-  STD_TORCH_CHECK(!failed, "out of memory: no room for a result of ", stride, " elements");
+  STD_TORCH_CHECK(!failed, "out of memory: no room for a tensor of ", stride, " elements");
   return Tensor(handle);
 }
 
