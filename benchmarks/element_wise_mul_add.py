@@ -1,6 +1,6 @@
 """element_wise_mul_add against eager PyTorch: as an expression, and as torch.addcmul."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -8,8 +8,8 @@ from torch import Tensor
 from benchmarks.shapes import pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
-# How b and c broadcast against [batch, tokens, hidden]: not at all, along tokens, along the hidden size.
-OTHERS = {
+# How b and c broadcast against [batch, tokens, hidden]: not, along tokens, along the hidden size.
+OTHERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
     "b,c=full": lambda shape: shape,
     "b,c=[hidden]": lambda shape: shape[-1:],
     "b,c=[...,1]": lambda shape: (*shape[:-1], 1),

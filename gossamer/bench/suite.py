@@ -44,8 +44,9 @@ class Suite:
     op: str
     cases: Callable[[str, bool], Iterable[Case]]
 
+    @torch.inference_mode()
     def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:
-        """Measure every peer and every available backend at every case."""
+        """Measure every peer and every available backend at every case, in inference mode."""
         records = []
         for case in self.cases(device, quick):
             for dtype in FLOAT_DTYPES:
