@@ -81,12 +81,12 @@ def test_one_row_of_more_than_2_31_elements(backend):
 
 
 def test_a_dimension_of_2_32_rows():
-    """Sizes that do not fit 32 bits, in the general kernel."""
-    ones = torch.ones(1, 1, dtype=torch.float16, device="cuda").expand((1 << 32) + 2, 1)
-    row = torch.arange(2, dtype=torch.float16, device="cuda")
-    got = element_wise_mul_add(row, row[:1] + 3, ones, backend="cuda")
-    assert got.shape == ((1 << 32) + 2, 2)
-    assert got[[0, 1 << 31, -1]].tolist() == [[1, 4]] * 3
+    """A size whose low 32 bits are 0, in the kernel that divides by sizes; 64 GiB of results."""
+    ones = torch.ones(1, 1, dtype=torch.float16, device="cuda").expand(1 << 32, 1)
+    row = torch.arange(8, dtype=torch.float16, device="cuda")
+    got = element_wise_mul_add(row, row[2:3], ones, backend="cuda")
+    assert got.shape == (1 << 32, 8)
+    assert got[[0, 1 << 31, -1]].tolist() == [[2 * i + 1 for i in range(8)]] * 3
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -1,0 +1,182 @@
+// The elementwise kernels: out[i] = f(in_0[i], ..., in_N-1[i]) over broadcast inputs.
+//
+// Memory bound: a thread moves 16 bytes per access (a pack) and has several packs of each input on
+// their way at once. Index arithmetic is what slows such kernels down, so shapes of one and two
+// dimensions, which nearly all calls merge into, have kernels without any division.
+#pragma once
+
+#include "gossamer/cuda/divider.cuh"
+#include "gossamer/cuda/vector.cuh"
+#include "gossamer/strided.h"
+
+namespace gossamer::cuda {
+
+constexpr int kThreads = 256;
+
+// Packs of each input in flight: 64 to 128 bytes per thread, and registers for at least 4 blocks.
+template <int Streams>
+constexpr int unroll = Streams <= 2 ? 4 : 2;
+
+template <class T, int N>
+struct ElementwiseArgs {
+  const T* in[N];
+  T* out;
+  Strided<N> shape;           // dimension 0 counts packs; strides are from pack to pack there
+  int64_t rows;               // product of the other dimensions
+  Divider divider[kMaxDims];  // by the sizes of the outer dimensions, while rows < 2^31
+  int64_t last_offset[N];     // for debug builds
+};
+
+template <int V, class T, int N>
+GOSSAMER_INLINE Pack<T, V> load_input(const ElementwiseArgs<T, N>& args, int k, int64_t offset) {
+  GOSSAMER_ASSERT(offset >= 0 && offset + V - 1 <= args.last_offset[k]);
+  return load<T, V>(args.in[k] + offset);
+}
+
+// f of N packs, element by element.
+template <int V, class T, int N, class F>
+GOSSAMER_INLINE Pack<T, V> apply(const F& f, const float (&in)[N][V]) {
+  float out[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    float x[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = in[k][i];
+    out[i] = f(x);
+  }
+  return pack<T, V>(out);
+}
+
+// ---- one dimension ---------------------------------------------------------------------
+template <int V, class T, int N, class F>
+__global__ void __launch_bounds__(kThreads) flat_kernel(const ElementwiseArgs<T, N> args, const F f) {
+  constexpr int kUnroll = unroll<N>;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kUnroll) + threadIdx.x;
+  Pack<T, V> in[kUnroll][N];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t index = first + u * kThreads;
+    if (index < args.shape.numel) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) in[u][k] = load_input<V>(args, k, index * args.shape.stride[k][0]);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t index = first + u * kThreads;
+    if (index < args.shape.numel) {
+      float x[N][V];
+#pragma unroll
+      for (int k = 0; k < N; ++k) unpack<T, V>(in[u][k], x[k]);
+      store<T, V>(args.out + index * V, apply<V, T, N>(f, x));
+    }
+  }
+}
+
+// ---- two dimensions: a thread stays in its column and visits several rows ------------------
+template <int N, unsigned Shared>
+constexpr int rows_unroll = unroll<N - __builtin_popcount(Shared)>;
+
+// Inputs in the bit mask Shared are the same in every row: a thread reads and converts them once.
+template <int V, unsigned Shared, class T, int N, class F>
+__global__ void __launch_bounds__(kThreads) rows_kernel(const ElementwiseArgs<T, N> args, const F f) {
+  constexpr int kUnroll = rows_unroll<N, Shared>;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.y * kUnroll) + threadIdx.y;
+  const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  for (int64_t column = blockIdx.y * blockDim.x + threadIdx.x; column < args.shape.size[0]; column += step) {
+    Pack<T, V> in[kUnroll][N];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t row = first + u * blockDim.y;
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        if (!(Shared >> k & 1) && row < args.rows) {
+          const int64_t offset = row * args.shape.stride[k][1] + column * args.shape.stride[k][0];
+          in[u][k] = load_input<V>(args, k, offset);
+        }
+      }
+    }
+    float x[N][V];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (Shared >> k & 1) unpack<T, V>(load_input<V>(args, k, column * args.shape.stride[k][0]), x[k]);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t row = first + u * blockDim.y;
+      if (row < args.rows) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          if (!(Shared >> k & 1)) unpack<T, V>(in[u][k], x[k]);
+        }
+        store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
+      }
+    }
+  }
+}
+
+// ---- any number of dimensions, any broadcast -----------------------------------------------
+// Element offsets of a row in every input.
+template <class T, int N>
+GOSSAMER_INLINE void locate_row(const ElementwiseArgs<T, N>& args, int64_t row, int64_t (&offset)[N]) {
+  const bool narrow = args.rows < (int64_t{1} << 31);
+  for (int k = 0; k < N; ++k) offset[k] = 0;
+  for (int d = 1; d < args.shape.dims; ++d) {
+    const int64_t size = args.shape.size[d];
+    const int64_t next = narrow ? args.divider[d].divide(static_cast<uint32_t>(row)) : row / size;
+    const int64_t at = row - next * size;
+#pragma unroll
+    for (int k = 0; k < N; ++k) offset[k] += at * args.shape.stride[k][d];
+    row = next;
+  }
+}
+
+constexpr int kBroadcastRows = 2;  // per thread
+
+template <int V, class T, int N, class F>
+__global__ void __launch_bounds__(kThreads) broadcast_kernel(const ElementwiseArgs<T, N> args, const F f) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.y * kBroadcastRows) + threadIdx.y;
+  const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  int64_t offset[kBroadcastRows][N];
+  float repeated[kBroadcastRows][N];  // of inputs that are one element for the whole row
+#pragma unroll
+  for (int u = 0; u < kBroadcastRows; ++u) {
+    const int64_t row = first + u * blockDim.y;
+    if (row < args.rows) {
+      locate_row(args, row, offset[u]);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        if (args.shape.stride[k][0] == 0) repeated[u][k] = load_input<1>(args, k, offset[u][k]).value[0];
+      }
+    }
+  }
+  for (int64_t column = blockIdx.y * blockDim.x + threadIdx.x; column < args.shape.size[0]; column += step) {
+    Pack<T, V> in[kBroadcastRows][N];
+#pragma unroll
+    for (int u = 0; u < kBroadcastRows; ++u) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const int64_t inner = args.shape.stride[k][0];
+        if (inner != 0 && first + u * blockDim.y < args.rows) {
+          in[u][k] = load_input<V>(args, k, offset[u][k] + column * inner);
+        }
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kBroadcastRows; ++u) {
+      const int64_t row = first + u * blockDim.y;
+      if (row < args.rows) {
+        float x[N][V];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          unpack<T, V>(in[u][k], x[k]);
+#pragma unroll
+          for (int i = 0; i < V; ++i) x[k][i] = args.shape.stride[k][0] == 0 ? repeated[u][k] : x[k][i];
+        }
+        store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
+      }
+    }
+  }
+}
+
+}  // namespace gossamer::cuda
