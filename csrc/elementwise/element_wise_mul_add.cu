@@ -14,8 +14,8 @@ struct MultiplyAdd {
 Tensor element_wise_mul_add_cuda(const Tensor& a, const Tensor& b, const Tensor& c) {
   const Elementwise<3> call = prepare_elementwise<3>({a, b, c}, "element_wise_mul_add");
   cuda::for_dtype(call.dtype, [&](auto element) {
-    constexpr unsigned b_and_c_are_shared = 0b110;
-    cuda::launch_elementwise<decltype(element), b_and_c_are_shared>(call, MultiplyAdd{});
+    constexpr unsigned b_and_c_are_small = 0b110;
+    cuda::launch_elementwise<decltype(element), b_and_c_are_small>(call, MultiplyAdd{});
   });
   return call.out;
 }

@@ -25,11 +25,11 @@ Tensor fused_add_gelu_cuda(const Tensor& x, const Tensor& bias, std::string appr
   const Elementwise<2> call = prepare_fused_add_gelu(x, bias, approximate);
   cuda::for_dtype(call.dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr unsigned bias_is_shared = 0b10;
+    constexpr unsigned bias_is_small = 0b10;
     if (approximate == "tanh") {
-      cuda::launch_elementwise<T, bias_is_shared>(call, AddGeluTanh{});
+      cuda::launch_elementwise<T, bias_is_small>(call, AddGeluTanh{});
     } else {
-      cuda::launch_elementwise<T, bias_is_shared>(call, AddGeluErf<T>{});
+      cuda::launch_elementwise<T, bias_is_small>(call, AddGeluErf<T>{});
     }
   });
   return call.out;

@@ -38,29 +38,36 @@ struct RowGrid {
   }
 };
 
-template <int V, unsigned Shared, class T, int N, class F>
+template <int V, unsigned Mask, Small Kind, class T, int N, class F>
+void launch_rows(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
+  const RowGrid size(args.rows, args.shape.size[0], rows_unroll<N, Mask>);
+  rows_kernel<V, Mask, Kind><<<size.grid, size.block, 0, stream>>>(args, f);
+}
+
+template <int V, unsigned Hint, class T, int N, class F>
 void launch_packs(ElementwiseArgs<T, N> args, const F& f, cudaStream_t stream) {
   args.shape.size[0] /= V;
   args.shape.numel /= V;
   args.rows = args.shape.numel / args.shape.size[0];
-  bool repeats = false;  // an input is one element along the row
-  unsigned same_rows = 0;
+  unsigned same_element = 0, same_row = 0;  // the inputs that do not change along a row, or down a column
   for (int k = 0; k < N; ++k) {
-    repeats |= args.shape.stride[k][0] == 0;
-    same_rows |= unsigned(args.shape.stride[k][1] == 0) << k;
+    same_element |= unsigned(args.shape.stride[k][0] == 0) << k;
+    same_row |= unsigned(args.shape.stride[k][1] == 0) << k;
     args.shape.stride[k][0] *= V;
   }
-  if (args.shape.dims == 1 && (!repeats || V == 1)) {
+  const bool dense = same_element == 0 || V == 1;  // single elements are read with any stride
+  if (args.shape.dims == 1 && dense) {
     const int64_t blocks = (args.shape.numel - 1) / (kThreads * unroll<N>)+1;
     STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
     flat_kernel<V><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args, f);
-  } else if (args.shape.dims == 2 && (!repeats || V == 1)) {
-    const bool shared = (same_rows & Shared) == Shared;
-    auto* kernel = shared ? rows_kernel<V, Shared, T, N, F> : rows_kernel<V, 0, T, N, F>;
-    const RowGrid size(args.rows, args.shape.size[0], shared ? rows_unroll<N, Shared> : rows_unroll<N, 0>);
-    kernel<<<size.grid, size.block, 0, stream>>>(args, f);
+  } else if (args.shape.dims == 2 && dense && (same_row & Hint) == Hint) {
+    launch_rows<V, Hint, Small::same_row>(args, f, stream);
+  } else if (args.shape.dims == 2 && dense) {
+    launch_rows<V, 0, Small::same_row>(args, f, stream);
+  } else if (args.shape.dims == 2 && same_element == Hint) {
+    launch_rows<V, Hint, Hint == 0 ? Small::same_row : Small::same_element>(args, f, stream);
   } else {
-    const RowGrid size(args.rows, args.shape.size[0], kBroadcastRows);
+    const RowGrid size(args.rows, args.shape.size[0], 1);
     if (args.rows < (int64_t{1} << 31)) {  // else the kernel divides plainly
       for (int d = 1; d < args.shape.dims; ++d) args.divider[d] = Divider(static_cast<uint32_t>(args.shape.size[d]));
     }
@@ -69,9 +76,9 @@ void launch_packs(ElementwiseArgs<T, N> args, const F& f, cudaStream_t stream) {
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// Packed when layout and alignment allow it, else element by element. `Shared` is a hint: the inputs
-// that often are one row for all; it selects a faster kernel and never changes the result.
-template <class T, unsigned Shared, int N, class F>
+// Packed when layout and alignment allow it, else element by element. `Hint` is a bit mask of the inputs
+// that are often small, one row or one column; it selects a faster kernel and never changes the result.
+template <class T, unsigned Hint, int N, class F>
 void launch_elementwise(const Elementwise<N>& call, const F& f) {
   if (call.shape.numel == 0) return;
   const DeviceGuard guard(call.out.get_device_index());
@@ -84,7 +91,7 @@ void launch_elementwise(const Elementwise<N>& call, const F& f) {
     args.last_offset[k] = call.shape.last_offset(k);
   }
   if (can_pack(args, vector_length<T>)) {
-    launch_packs<vector_length<T>, Shared>(args, f, stream);
+    launch_packs<vector_length<T>, Hint>(args, f, stream);
   } else {
     launch_packs<1, 0u>(args, f, stream);
   }

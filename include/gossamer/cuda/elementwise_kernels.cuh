@@ -74,43 +74,55 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(const ElementwiseArgs<T,
 }
 
 // ---- two dimensions: a thread stays in its column and visits several rows ------------------
-template <int N, unsigned Shared>
-constexpr int rows_unroll = unroll<N - __builtin_popcount(Shared)>;
+enum class Small { same_row, same_element };
 
-// Inputs in the bit mask Shared are the same in every row: a thread reads and converts them once.
-template <int V, unsigned Shared, class T, int N, class F>
+// The inputs in the bit mask Mask are small: one row for all (a thread reads and converts it once), or
+// one element for each row. The others differ from element to element.
+template <int N, unsigned Mask>
+constexpr int rows_unroll = unroll<N - __builtin_popcount(Mask)>;
+
+template <int V, unsigned Mask, Small Kind, class T, int N, class F>
 __global__ void __launch_bounds__(kThreads) rows_kernel(const ElementwiseArgs<T, N> args, const F f) {
-  constexpr int kUnroll = rows_unroll<N, Shared>;
+  constexpr int kUnroll = rows_unroll<N, Mask>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.y * kUnroll) + threadIdx.y;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
   for (int64_t column = blockIdx.y * blockDim.x + threadIdx.x; column < args.shape.size[0]; column += step) {
     Pack<T, V> in[kUnroll][N];
+    float element[kUnroll][N];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t row = first + u * blockDim.y;
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        if (!(Shared >> k & 1) && row < args.rows) {
-          const int64_t offset = row * args.shape.stride[k][1] + column * args.shape.stride[k][0];
-          in[u][k] = load_input<V>(args, k, offset);
+        const int64_t start = row * args.shape.stride[k][1];
+        if (row >= args.rows) continue;
+        if (!(Mask >> k & 1)) {
+          in[u][k] = load_input<V>(args, k, start + column * args.shape.stride[k][0]);
+        } else if (Kind == Small::same_element) {
+          element[u][k] = static_cast<float>(load_input<1>(args, k, start).value[0]);
         }
       }
     }
     float x[N][V];
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      if (Shared >> k & 1) unpack<T, V>(load_input<V>(args, k, column * args.shape.stride[k][0]), x[k]);
+      if ((Mask >> k & 1) && Kind == Small::same_row) {
+        unpack<T, V>(load_input<V>(args, k, column * args.shape.stride[k][0]), x[k]);
+      }
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t row = first + u * blockDim.y;
-      if (row < args.rows) {
+      if (row >= args.rows) continue;
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-          if (!(Shared >> k & 1)) unpack<T, V>(in[u][k], x[k]);
+      for (int k = 0; k < N; ++k) {
+        if (!(Mask >> k & 1)) unpack<T, V>(in[u][k], x[k]);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          if ((Mask >> k & 1) && Kind == Small::same_element) x[k][i] = element[u][k];
         }
-        store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
       }
+      store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
     }
   }
 }
@@ -131,51 +143,27 @@ GOSSAMER_INLINE void locate_row(const ElementwiseArgs<T, N>& args, int64_t row, 
   }
 }
 
-constexpr int kBroadcastRows = 2;  // per thread
-
 template <int V, class T, int N, class F>
 __global__ void __launch_bounds__(kThreads) broadcast_kernel(const ElementwiseArgs<T, N> args, const F f) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.y * kBroadcastRows) + threadIdx.y;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
-  int64_t offset[kBroadcastRows][N];
-  float repeated[kBroadcastRows][N];  // of inputs that are one element for the whole row
-#pragma unroll
-  for (int u = 0; u < kBroadcastRows; ++u) {
-    const int64_t row = first + u * blockDim.y;
-    if (row < args.rows) {
-      locate_row(args, row, offset[u]);
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        if (args.shape.stride[k][0] == 0) repeated[u][k] = load_input<1>(args, k, offset[u][k]).value[0];
-      }
-    }
-  }
+  if (row >= args.rows) return;
+  int64_t offset[N];
+  locate_row(args, row, offset);
   for (int64_t column = blockIdx.y * blockDim.x + threadIdx.x; column < args.shape.size[0]; column += step) {
-    Pack<T, V> in[kBroadcastRows][N];
+    float x[N][V];
 #pragma unroll
-    for (int u = 0; u < kBroadcastRows; ++u) {
+    for (int k = 0; k < N; ++k) {
+      const int64_t inner = args.shape.stride[k][0];
+      if (inner == 0) {  // one element for the whole row
+        const float value = static_cast<float>(load_input<1>(args, k, offset[k]).value[0]);
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const int64_t inner = args.shape.stride[k][0];
-        if (inner != 0 && first + u * blockDim.y < args.rows) {
-          in[u][k] = load_input<V>(args, k, offset[u][k] + column * inner);
-        }
+        for (int i = 0; i < V; ++i) x[k][i] = value;
+      } else {
+        unpack<T, V>(load_input<V>(args, k, offset[k] + column * inner), x[k]);
       }
     }
-#pragma unroll
-    for (int u = 0; u < kBroadcastRows; ++u) {
-      const int64_t row = first + u * blockDim.y;
-      if (row < args.rows) {
-        float x[N][V];
-#pragma unroll
-        for (int k = 0; k < N; ++k) {
-          unpack<T, V>(in[u][k], x[k]);
-#pragma unroll
-          for (int i = 0; i < V; ++i) x[k][i] = args.shape.stride[k][0] == 0 ? repeated[u][k] : x[k][i];
-        }
-        store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
-      }
-    }
+    store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
   }
 }
 
