@@ -16,7 +16,7 @@ SETTINGS := cuda=$(GOSSAMER_CUDA) archs=$(GOSSAMER_CUDA_ARCHS) torch=$(GOSSAMER_
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/installed ## install, build, then check this machine and time the pilot ops on the CPU
+demo: $(VENV)/installed ## install, build, then check this machine and time a pilot op on the CPU
 	$(BIN)/gossamer doctor
 	$(BIN)/python -m benchmarks.fused_add_gelu --device cpu --quick --results build/demo
 

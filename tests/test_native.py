@@ -84,6 +84,21 @@ def test_the_instruction_set_can_be_lowered():
     assert result.stdout.strip() == "generic"
 
 
+@pytest.mark.parametrize("isa", SUPPORTED[native.cpu_isa() or "generic"])
+def test_float16_subnormals_survive_flush_to_zero(isa):
+    """They are normal numbers in float32, where the arithmetic is."""
+    code = """
+import torch, gossamer
+torch.set_flush_denormal(True)
+every = torch.arange(-1023, 1024).to(torch.int16).abs().view(torch.float16)
+one, zero = torch.ones((), dtype=torch.float16), torch.zeros((), dtype=torch.float16)
+got = gossamer.ops.element_wise_mul_add(every, one, zero, backend="cpu")
+assert torch.equal(got.view(torch.int16), every.view(torch.int16))
+"""
+    environment = os.environ | {"GOSSAMER_ISA": isa}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
 def test_an_unknown_instruction_set_is_an_error():
     code = "import torch, gossamer; gossamer.ops.fused_add_gelu(torch.ones(8), torch.ones(8))"
     environment = os.environ | {"GOSSAMER_ISA": "avx3"}

@@ -39,7 +39,6 @@ def _reference(
     new_residual = (x.to(wide) + residual.to(wide)).to(x.dtype).contiguous()
     h = new_residual.to(wide)
     scale = torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + eps)
-    # The float32 path of `.to` returns h itself; the product is a new tensor in every case.
     return (h * scale * weight.to(wide)).to(x.dtype), new_residual
 
 

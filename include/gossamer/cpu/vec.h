@@ -2,8 +2,8 @@
 // AVX-512, 8 for AVX2, 4 for anything else (CMakeLists.txt).
 //
 // GCC/Clang vector extensions give arithmetic and comparisons for every target; conversions to and
-// from 16 bits need intrinsics to be fast. Include this from *.kernel.cpp files alone, and keep std:: templates
-// out of them: everything here has internal linkage (see GOSSAMER_INLINE).
+// from 16 bits need intrinsics to be fast. Include this from *.kernel.cpp files alone, and keep std::
+// templates out of them: everything here has internal linkage (see GOSSAMER_INLINE).
 #pragma once
 
 #include <cstring>
@@ -72,8 +72,11 @@ GOSSAMER_INLINE F32 load(const f16_t* p) {
 #else
   const U32 h = load_u16(p);
   const U32 magnitude = (h & 0x7fffu) << 13;
-  U32 wide = bits(from_bits(magnitude) * 0x1p112f);         // rebias the exponent; exact for subnormals
-  wide |= U32(magnitude >= (0x7c00u << 13)) & 0x7f800000u;  // inf and NaN
+  const U32 normal = magnitude + (112u << 23);  // rebias the exponent
+  // Subnormal: 2^-14 (1 + fraction) - 2^-14, in normal numbers, which flush-to-zero leaves alone.
+  const U32 subnormal = bits(from_bits(magnitude + (113u << 23)) - 0x1p-14f);
+  const U32 is_subnormal = U32(magnitude < (1u << 23)), is_special = U32(magnitude >= (0x7c00u << 13));
+  const U32 wide = (is_subnormal & subnormal) | (~is_subnormal & normal) | (is_special & 0x7f800000u);
   return from_bits(wide | (h & 0x8000u) << 16);
 #endif
 }
@@ -170,7 +173,7 @@ struct VecMath {
   }
 };
 
-// The same, precise enough for 16-bit results: relative error 5e-6, in two thirds of the time.
+// The same in fewer instructions, precise enough for 16-bit results: relative error 5e-6.
 struct VecMath16 : VecMath {
   GOSSAMER_INLINE F32 gauss(F32 x) {
     const Exponent e = split(-0.5f * (x * x));

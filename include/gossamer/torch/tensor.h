@@ -44,7 +44,7 @@ inline void check_matches(const Tensor& t, const Tensor& like, const char* op, c
 }
 
 // An uninitialised contiguous tensor with the dtype and device of `like`. Straight through the C shim:
-// torch::stable::new_empty looks its op up by name in every call, which costs more than 1 us.
+// torch::stable::new_empty looks its op up by name in every call, which costs 0.8 us.
 inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) {
   const int64_t dims = static_cast<int64_t>(sizes.size());
   std::vector<int64_t> strides(sizes.size());
