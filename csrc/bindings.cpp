@@ -4,6 +4,8 @@
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
 #include "gossamer/cpu/isa.h"
+#include "kv/kv_pack.h"
+#include "kv/kv_unpack.h"
 #include "norm/fused_residual_rmsnorm.h"
 
 namespace {
@@ -14,12 +16,24 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def("cpu_isa() -> str");
   m.def("element_wise_mul_add(Tensor a, Tensor b, Tensor c) -> Tensor");
   m.def("fused_add_gelu(Tensor x, Tensor bias, str approximate=\"none\") -> Tensor");
+  m.def(
+      "kv_append(Tensor x, Tensor(a1!) blocks, Tensor block_table, Tensor positions, int? keep, str values, "
+      "str scales, Tensor? weights=None, Tensor? scores=None) -> ()");
+  m.def(
+      "kv_pack(Tensor x, Tensor(a1!) blocks, Tensor slots, int? keep, str values, str scales, "
+      "Tensor? weights=None, Tensor? scores=None) -> ()");
+  m.def(
+      "kv_unpack(Tensor blocks, Tensor slots, int head_dim, int? keep, str values, str scales, "
+      "ScalarType dtype) -> Tensor");
   m.def("fused_residual_rmsnorm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cpu));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cpu));
+  m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cpu));
+  m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cpu));
+  m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cpu));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
 }
 

@@ -8,15 +8,23 @@ from gossamer.ops.backends import BACKENDS, BackendUnavailableError, use_backend
 from gossamer.ops.element_wise_mul_add import element_wise_mul_add
 from gossamer.ops.fused_add_gelu import fused_add_gelu
 from gossamer.ops.fused_residual_rmsnorm import fused_residual_rmsnorm
+from gossamer.ops.kv_append import kv_append
+from gossamer.ops.kv_block import BlockFormat
+from gossamer.ops.kv_pack import kv_pack
+from gossamer.ops.kv_unpack import kv_unpack
 from gossamer.ops.registry import OPS, Op
 
 __all__ = [
     "BACKENDS",
     "OPS",
     "BackendUnavailableError",
+    "BlockFormat",
     "Op",
     "element_wise_mul_add",
     "fused_add_gelu",
     "fused_residual_rmsnorm",
+    "kv_append",
+    "kv_pack",
+    "kv_unpack",
     "use_backend",
 ]

@@ -1,5 +1,6 @@
 """Argument checks shared by all ops. Messages read `op: argument is this; must be that`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -48,6 +49,13 @@ def check_has_last_dim(op: str, name: str, value: Tensor) -> None:
     """At least one dimension; ValueError otherwise."""
     if value.dim() == 0:
         raise ValueError(f"{op}: {name} has 0 dimensions; must have at least 1")
+
+
+def one_of(name: str, value: Any, valid: Iterable[str]) -> None:
+    """One of these names; ValueError otherwise."""
+    names = tuple(valid)
+    if value not in names:
+        raise ValueError(f"{name} is {value!r}; must be one of {', '.join(names)}")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

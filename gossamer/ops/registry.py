@@ -11,6 +11,7 @@ torch.export and opcheck see plain custom ops:
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,9 @@ class Op:
     reference: the meaning, in plain torch; its signature is the op's schema.
     check: raises ValueError or TypeError for bad arguments; same arguments as `reference`.
     fake: what the result looks like (shape, dtype, device), for tracing.
+    check_values: raises ValueError for bad numbers inside of tensors on the CPU, which tracing
+    cannot see; numbers on a GPU are not looked at, because that would wait for them.
+    mutates: the arguments that the op writes to; such an op returns nothing.
     example: small valid arguments; `make(*shape)` makes a random tensor.
     triton: "module:function" that launches the Triton kernel, imported at the first call.
     """
@@ -50,14 +54,18 @@ class Op:
         check: Callable[..., None],
         fake: Callable[..., Any],
         example: Callable[[Callable[..., Tensor]], tuple[Any, ...]],
+        check_values: Callable[..., None] | None = None,
+        mutates: tuple[str, ...] = (),
         triton: str | None = None,
         native_backends: tuple[str, ...] = ("cpu", "cuda"),
     ) -> None:
         self.name = name
         self.reference = reference
-        self.check = check
+        self.mutates = mutates
         self.example = example
-        self._fake = self._checked(fake)
+        self._check_structure = check
+        self._check_values = check_values
+        self._fake = _guarded(check, fake)
         self._native = native_backends
         # `.default` first: `torch.ops.gossamer.<name>(...)` takes the first overload that fits.
         self._overloads = dict.fromkeys(native_backends, self._define_default())
@@ -75,7 +83,8 @@ class Op:
     @property
     def schema(self) -> str:
         """The schema that the reference's signature implies, without a name."""
-        return str(torch.library.infer_schema(self.reference, mutates_args=()))
+        inferred = str(torch.library.infer_schema(self.reference, mutates_args=self.mutates))
+        return inferred.replace("SymInt", "int")  # sizes of formats, which shapes do not follow
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -91,6 +100,20 @@ class Op:
     def available(self, device: str) -> tuple[str, ...]:
         """The backends that can run this op on tensors of this device type."""
         return tuple(name for name in BACKENDS if self.why_not(name, device) is None)
+
+    def check(self, *args: Any) -> None:
+        """Raises TypeError or ValueError for arguments that the op refuses."""
+        self._check_structure(*args)
+        if self._check_values is not None:
+            self._check_values(*args)
+
+    def outputs(self, *args: Any, backend: str | None = None) -> tuple[Tensor, ...]:
+        """All tensors that a call makes or writes to; the arguments themselves stay as they are."""
+        names = list(inspect.signature(self.reference).parameters)
+        written = [names.index(name) for name in self.mutates]
+        copies = [a.clone() if i in written else a for i, a in enumerate(args)]
+        result = self(*copies, backend=backend)
+        return flat(result) + tuple(copies[i] for i in written)
 
     def __call__(self, *args: Any, backend: str | None = None) -> Any:
         # Every overload checks its own arguments. Those in C++ cost nothing but speak tersely, so
@@ -130,17 +153,10 @@ class Op:
                     "call it under torch.no_grad() or torch.inference_mode()"
                 )
 
-    def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(*args: Any) -> Any:
-            self.check(*args)
-            return function(*args)
-
-        return checked
-
     def _define(self, overload: str, function: Callable[..., Any]) -> Any:
         qualified = f"{self.name}.{overload}"
         _library.define(qualified + self.schema)
-        _library.impl(qualified, self._checked(function), "CompositeExplicitAutograd")
+        _library.impl(qualified, _guarded(self.check, function), "CompositeExplicitAutograd")
         torch.library.register_fake(f"gossamer::{qualified}", self._fake, lib=_library)
         return getattr(getattr(torch.ops.gossamer, self.name), overload)
 
@@ -161,7 +177,17 @@ class Op:
 
 def flat(result: Any) -> tuple[Tensor, ...]:
     """What an op returned, as a tuple of tensors."""
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+    return (result,) if isinstance(result, Tensor) else tuple(result or ())
+
+
+def _guarded(check: Callable[..., None], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, after `check` of the same arguments."""
+
+    def guarded(*args: Any) -> Any:
+        check(*args)
+        return function(*args)
+
+    return guarded
 
 
 def _imported(path: str) -> Callable[..., Any]:

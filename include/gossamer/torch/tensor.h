@@ -43,9 +43,9 @@ inline void check_matches(const Tensor& t, const Tensor& like, const char* op, c
   STD_TORCH_CHECK(t.device() == like.device(), op, ": ", name, " must be on the device of the first argument");
 }
 
-// An uninitialised contiguous tensor with the dtype and device of `like`. Straight through the C shim:
-// torch::stable::new_empty looks its op up by name in every call, which costs 0.8 us.
-inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) {
+// An uninitialised contiguous tensor on the device of `like`; `dtype` is the C shim's. Straight through
+// the shim: torch::stable::new_empty looks its op up by name in every call, which costs 0.8 us.
+inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes, int32_t dtype) {
   const int64_t dims = static_cast<int64_t>(sizes.size());
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
@@ -53,8 +53,7 @@ inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) 
     strides[d] = stride;
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }
-  int32_t dtype = 0, device_type = 0, device_index = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  int32_t device_type = 0, device_index = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
   AtenTensorHandle handle = nullptr;
@@ -62,6 +61,13 @@ inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) 
       aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, device_type, device_index, &handle);
   STD_TORCH_CHECK(!failed, "out of memory: no room for a tensor of ", stride, " elements");
   return Tensor(handle);
+}
+
+// The same with the dtype of `like`.
+inline Tensor empty_contiguous(const Tensor& like, IntHeaderOnlyArrayRef sizes) {
+  int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return empty_contiguous(like, sizes, dtype);
 }
 
 // A contiguous copy of `t`, expanded to `sizes`.

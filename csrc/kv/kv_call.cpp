@@ -1,0 +1,179 @@
+#include "kv/kv_call.h"
+
+#include "gossamer/torch/rows.h"
+
+namespace gossamer {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // bytes: the widest load of a GPU
+
+struct ValueType {
+  const char* name;
+  Values values;
+  int bits;
+};
+constexpr ValueType kValueTypes[] = {
+    {"fp32", Values::f32, 32}, {"fp16", Values::f16, 16}, {"bf16", Values::bf16, 16}, {"fp8_e4m3", Values::fp8, 8},
+    {"int8", Values::i8, 8},   {"int4", Values::i4, 4},   {"int3", Values::i3, 3},    {"int2", Values::i2, 2}};
+
+struct ScaleKind {
+  const char* name;
+  Scales scales;
+};
+constexpr ScaleKind kScaleKinds[] = {
+    {"none", Scales::none}, {"row", Scales::row}, {"channel", Scales::channel}, {"group", Scales::group}};
+
+void check_plain(const char* op, const char* name, const Tensor& t, ScalarType type, const Tensor& like) {
+  STD_TORCH_CHECK(t.scalar_type() == type, op, ": ", name, " has the wrong dtype");
+  STD_TORCH_CHECK(t.device() == like.device(), op, ": ", name, " must be on the device of the first argument");
+  STD_TORCH_CHECK(t.numel() == 0 || t.const_data_ptr() != nullptr, op, ": ", name, " has no memory");
+}
+
+void check_blocks(const char* op, const Tensor& blocks, const KvFormat& format, const Tensor& like) {
+  check_plain(op, "blocks", blocks, ScalarType::Byte, like);
+  STD_TORCH_CHECK(blocks.dim() == 3 && blocks.size(2) == format.block_bytes, op,
+                  ": blocks must be [blocks, heads, ", format.block_bytes, "]");
+  STD_TORCH_CHECK(blocks.stride(2) == 1 && blocks.stride(0) % kAlignment == 0 && blocks.stride(1) % kAlignment == 0 &&
+                      reinterpret_cast<uintptr_t>(blocks.const_data_ptr()) % kAlignment == 0,
+                  op, ": blocks must be aligned to ", kAlignment, " bytes and contiguous in the last dimension");
+}
+
+Tensor dense(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
+
+// `t` itself where its rows are contiguous (and on a GPU can be read 16 bytes at a time), else a copy.
+Tensor with_dense_rows(const Tensor& t) {
+  const int64_t last = t.dim() - 1;
+  const int64_t lanes = kAlignment / t.element_size();
+  bool suits = t.stride(last) == 1 || t.size(last) == 1;
+  if (!t.is_cpu()) {
+    suits = suits && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
+    for (int64_t d = 0; d < last; ++d) suits = suits && t.stride(d) % lanes == 0;
+  }
+  return suits || t.numel() == 0 ? t : expanded_copy(t, t.sizes());
+}
+
+int32_t shim_dtype(const char* op, ScalarType dtype) {
+  if (dtype == ScalarType::Float) return aoti_torch_dtype_float32();
+  if (dtype == ScalarType::Half) return aoti_torch_dtype_float16();
+  STD_TORCH_CHECK(dtype == ScalarType::BFloat16, op, ": dtype must be float32, float16 or bfloat16");
+  return aoti_torch_dtype_bfloat16();
+}
+
+}  // namespace
+
+KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t> keep, const std::string& values,
+                         const std::string& scales) {
+  STD_TORCH_CHECK(head_dim % kChunk == 0 && head_dim >= kChunk && head_dim <= kMaxHeadDim, op, ": head_dim is ",
+                  head_dim, "; must be a multiple of ", kChunk, " up to ", kMaxHeadDim);
+  STD_TORCH_CHECK(!keep || (*keep >= 1 && *keep <= head_dim), op, ": keep is ", keep.value_or(0), "; must be 1 to ",
+                  head_dim);
+  const ValueType* type = nullptr;
+  for (const ValueType& t : kValueTypes) type = values == t.name ? &t : type;
+  const ScaleKind* kind = nullptr;
+  for (const ScaleKind& k : kScaleKinds) kind = scales == k.name ? &k : kind;
+  STD_TORCH_CHECK(type != nullptr, op, ": unknown values ", values.c_str());
+  STD_TORCH_CHECK(kind != nullptr, op, ": unknown scales ", scales.c_str());
+  const Scales s = kind->scales;
+  const bool fits = type->bits >= 16             ? s == Scales::none
+                    : type->values == Values::fp8 ? s == Scales::row
+                                                  : s != Scales::none && (s != Scales::group || !keep);
+  STD_TORCH_CHECK(fits, op, ": values ", values.c_str(), " do not go with scales ", scales.c_str());
+  STD_TORCH_CHECK(s != Scales::group || head_dim % kGroup == 0, op, ": head_dim must be a multiple of ", kGroup);
+
+  KvFormat f{};
+  f.values = type->values;
+  f.scales = s;
+  f.head_dim = static_cast<int>(head_dim);
+  f.sparse = keep.has_value();
+  f.keep = static_cast<int>(keep.value_or(head_dim));
+  f.bits = type->bits;
+  f.chunks = (f.keep + kChunk - 1) / kChunk;
+  f.values_at = f.sparse ? kBlockTokens * f.head_dim / 8 : 0;
+  f.scales_at = f.values_at + f.chunks * kBlockTokens * f.bits;
+  const int scale_bytes = s == Scales::row       ? 2 * kBlockTokens
+                          : s == Scales::channel ? 4 * f.head_dim
+                          : s == Scales::group   ? 4 * kBlockTokens * f.head_dim / kGroup
+                                                 : 0;
+  f.block_bytes = f.scales_at + scale_bytes;
+  return f;
+}
+
+KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks, const Tensor& slots,
+                           const std::optional<Tensor>& table, std::optional<int64_t> keep, const std::string& values,
+                           const std::string& scales, const std::optional<Tensor>& weights,
+                           const std::optional<Tensor>& scores) {
+  KvPackCall call{};
+  call.dtype = dtype_of(x, op, "x");
+  STD_TORCH_CHECK(x.dim() == 3, op, ": x must have 3 dimensions");
+  KvPack& w = call.work;
+  w.format = parse_kv_format(op, x.size(2), keep, values, scales);
+  check_blocks(op, blocks, w.format, x);
+  STD_TORCH_CHECK(blocks.size(1) == x.size(1), op, ": blocks must have the heads of x");
+  check_plain(op, "slots", slots, ScalarType::Long, x);
+  STD_TORCH_CHECK(slots.dim() == 1 && slots.size(0) == x.size(0), op, ": slots must have one entry per row of x");
+  const bool whole = w.format.scales == Scales::channel;
+  STD_TORCH_CHECK(!whole || (!table && x.size(0) % kBlockTokens == 0), op, ": scales 'channel' need whole blocks");
+  w.rows = x.size(0);
+  w.heads = static_cast<int>(x.size(1));
+  call.x = with_dense_rows(x);
+  w.x = call.x.const_data_ptr();
+  w.x_row_stride = call.x.stride(0);
+  w.x_head_stride = call.x.stride(1);
+  w.blocks = static_cast<uint8_t*>(blocks.mutable_data_ptr());
+  w.num_blocks = blocks.size(0);
+  w.block_stride = blocks.stride(0);
+  w.block_head_stride = blocks.stride(1);
+  call.slots = dense(slots);
+  w.slots = static_cast<const int64_t*>(call.slots.const_data_ptr());
+  if (table) {
+    check_plain(op, "block_table", *table, ScalarType::Int, x);
+    STD_TORCH_CHECK(table->dim() == 2 && table->size(0) == x.size(0), op, ": block_table must have a line per row");
+    call.table = dense(*table);
+    w.table = static_cast<const int32_t*>(call.table.const_data_ptr());
+    w.table_stride = w.table_width = table->size(1);
+  }
+  STD_TORCH_CHECK(!(weights && scores), op, ": weights and scores exclude each other");
+  STD_TORCH_CHECK(w.format.sparse || (!weights && !scores), op, ": dense formats take no weights or scores");
+  if (weights) {
+    check_plain(op, "weights", *weights, ScalarType::Float, x);
+    STD_TORCH_CHECK(weights->dim() == 2 && weights->size(0) == x.size(1) && weights->size(1) == x.size(2), op,
+                    ": weights must be [heads, head_dim]");
+    call.weights = dense(*weights);
+    w.weights = static_cast<const float*>(call.weights.const_data_ptr());
+  }
+  if (scores) {
+    check_plain(op, "scores", *scores, ScalarType::Float, x);
+    STD_TORCH_CHECK(same_sizes(*scores, x), op, ": scores must have the shape of x");
+    call.scores = with_dense_rows(*scores);
+    w.scores = static_cast<const float*>(call.scores.const_data_ptr());
+    w.score_row_stride = call.scores.stride(0);
+    w.score_head_stride = call.scores.stride(1);
+  }
+  return call;
+}
+
+KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim,
+                               std::optional<int64_t> keep, const std::string& values, const std::string& scales,
+                               ScalarType dtype) {
+  const char* op = "kv_unpack";
+  KvUnpackCall call{};
+  KvUnpack& w = call.work;
+  w.format = parse_kv_format(op, head_dim, keep, values, scales);
+  check_blocks(op, blocks, w.format, blocks);
+  check_plain(op, "slots", slots, ScalarType::Long, blocks);
+  STD_TORCH_CHECK(slots.dim() == 1, op, ": slots must have 1 dimension");
+  w.rows = slots.size(0);
+  w.heads = static_cast<int>(blocks.size(1));
+  w.blocks = static_cast<const uint8_t*>(blocks.const_data_ptr());
+  w.num_blocks = blocks.size(0);
+  w.block_stride = blocks.stride(0);
+  w.block_head_stride = blocks.stride(1);
+  call.slots = dense(slots);
+  w.slots = static_cast<const int64_t*>(call.slots.const_data_ptr());
+  call.out = empty_contiguous(blocks, {w.rows, w.heads, head_dim}, shim_dtype(op, dtype));
+  call.dtype = dtype_of(call.out, op, "the result");
+  w.out = call.out.mutable_data_ptr();
+  return call;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,144 @@
+"""One row per sequence into its next place: what a decode step adds to a paged cache."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops import kv_codec
+from gossamer.ops.checks import check_shape
+from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
+from gossamer.ops.kv_checks import (
+    check_alignment,
+    check_blocks,
+    check_format,
+    check_plain,
+    check_ranking,
+    check_rows,
+    check_slots,
+)
+from gossamer.ops.registry import Op
+
+
+def kv_append(
+    x: Tensor,
+    blocks: Tensor,
+    block_table: Tensor,
+    positions: Tensor,
+    fmt: BlockFormat,
+    *,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+    backend: str | None = None,
+) -> None:
+    """Store row i of x [sequences, heads, head_dim] as token positions[i] of sequence i.
+
+    block_table: int32 [sequences, max_blocks], where block b of sequence i is block_table[i, b] of
+    `blocks`. positions: int64 [sequences]; -1 skips the row, as a padded batch in a CUDA graph needs.
+    The rest is as in `kv_pack`, but for formats with scales per channel, which cannot be written one
+    token at a time. Raises TypeError or ValueError, before anything is written.
+    """
+    args = (x, blocks, block_table, positions, fmt.keep, fmt.values, fmt.scales, weights, scores)
+    _op(*args, backend=backend)
+
+
+def slots_of(block_table: Tensor, positions: Tensor) -> Tensor:
+    """Slots [sequences] of these positions; -1 for a negative one or one beyond the table."""
+    width = block_table.shape[1]
+    inside = (positions >= 0) & (positions < width * BLOCK_TOKENS)
+    if width == 0:
+        return torch.full_like(positions, -1)
+    column = (positions // BLOCK_TOKENS).clamp(0, width - 1).unsqueeze(1)
+    block = block_table.long().gather(1, column).squeeze(1)
+    slots = torch.where(block < 0, -1, block * BLOCK_TOKENS + positions % BLOCK_TOKENS)
+    return torch.where(inside, slots, -1)
+
+
+def _reference(
+    x: Tensor,
+    blocks: Tensor,
+    block_table: Tensor,
+    positions: Tensor,
+    keep: int | None,
+    values: str,
+    scales: str,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> None:
+    fmt = BlockFormat(x.shape[-1], keep, values, scales)
+    kv_codec.write(x, blocks, slots_of(block_table, positions), fmt, weights, scores)
+
+
+def _check(
+    x: Tensor,
+    blocks: Tensor,
+    block_table: Tensor,
+    positions: Tensor,
+    keep: int | None,
+    values: str,
+    scales: str,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> None:
+    op = "kv_append"
+    check_rows(op, x)
+    fmt = check_format(op, x.shape[2], keep, values, scales)
+    if fmt.whole_blocks:
+        raise ValueError(f"{op}: scales is 'channel'; must be 'none', 'row' or 'group'")
+    check_blocks(op, blocks, fmt, x.device)
+    check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
+    check_plain(op, "block_table", block_table, torch.int32, x.device)
+    if block_table.dim() != 2 or block_table.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"{op}: block_table has shape {list(block_table.shape)}; "
+            f"must be [{x.shape[0]}, max_blocks], a line for each row of x"
+        )
+    check_plain(op, "positions", positions, torch.int64, x.device)
+    check_shape(op, "positions", positions, (x.shape[0],), "one for each row of x")
+    check_ranking(op, x, keep, weights, scores)
+
+
+def _check_values(
+    x: Tensor,
+    blocks: Tensor,
+    block_table: Tensor,
+    positions: Tensor,
+    keep: int | None,
+    values: str,
+    scales: str,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> None:
+    op = "kv_append"
+    check_alignment(op, blocks)
+    if positions.device.type != "cpu":
+        return
+    last = block_table.shape[1] * BLOCK_TOKENS - 1
+    wrong = positions[(positions < -1) | (positions > last)]
+    if wrong.numel():
+        raise ValueError(
+            f"{op}: a position is {wrong[0].item()}; must be 0 to {last}, or -1 for none"
+        )
+    live = positions >= 0
+    named = block_table[live].gather(1, (positions[live] // BLOCK_TOKENS).unsqueeze(1)).squeeze(1)
+    wrong = named[(named < 0) | (named >= blocks.shape[0])]
+    if wrong.numel():
+        raise ValueError(
+            f"{op}: the block of a position is {wrong[0].item()}; must be 0 to {blocks.shape[0] - 1}"
+        )
+    check_slots(op, slots_of(block_table, positions), blocks.shape[0], unique=True)
+
+
+_op = Op(
+    "kv_append",
+    reference=_reference,
+    check=_check,
+    check_values=_check_values,
+    fake=lambda *_: None,
+    mutates=("blocks",),
+    example=lambda make: (
+        make(3, 2, 64),
+        torch.zeros(4, 2, BlockFormat(64, 24).nbytes, dtype=torch.uint8).to(make(1).device),
+        torch.tensor([[3, 1], [0, 0], [2, 0]], dtype=torch.int32).to(make(1).device),
+        torch.tensor([40, -1, 7]).to(make(1).device),
+        *(24, "fp16", "none", None, None),
+    ),
+)

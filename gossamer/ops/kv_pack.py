@@ -1,0 +1,119 @@
+"""Rows of K or V into blocks: select, encode and store in one pass."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops import kv_codec
+from gossamer.ops.checks import check_shape
+from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
+from gossamer.ops.kv_checks import (
+    check_alignment,
+    check_blocks,
+    check_format,
+    check_plain,
+    check_ranking,
+    check_rows,
+    check_slots,
+    check_whole_blocks,
+)
+from gossamer.ops.registry import Op
+
+
+def kv_pack(
+    x: Tensor,
+    blocks: Tensor,
+    slots: Tensor,
+    fmt: BlockFormat,
+    *,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+    backend: str | None = None,
+) -> None:
+    """Store rows x [N, heads, head_dim] in slots [N] of `blocks` [num_blocks, heads, fmt.nbytes].
+
+    Slot s is token s % 32 of block s // 32; -1 skips the row. A sparse format keeps exactly
+    `fmt.keep` entries of each row: those of largest |x|, or |x * weights| (weights [heads, head_dim],
+    float32), or |scores| (scores like x, float32). Ties go to the lower channel. NaN ranks above
+    infinity, so it is kept; with scales, one NaN or infinity among the kept entries (or one too large
+    for a float16 scale) makes everything that shares its scale NaN.
+
+    x: float32, float16 or bfloat16, any strides. blocks: uint8, 16-byte aligned, written in place.
+    slots: int64. A format with scales per channel is written in whole blocks: N is a multiple of 32,
+    and each 32 slots are those of one block in order.
+    Raises TypeError or ValueError, before anything is written. The numbers in slots on a GPU are not
+    looked at (that would wait for them): there a slot out of range is skipped, and of rows with the
+    same slot any may win. Check them on the host, where they come from.
+    """
+    _op(x, blocks, slots, fmt.keep, fmt.values, fmt.scales, weights, scores, backend=backend)
+
+
+def _reference(
+    x: Tensor,
+    blocks: Tensor,
+    slots: Tensor,
+    keep: int | None,
+    values: str,
+    scales: str,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> None:
+    fmt = BlockFormat(x.shape[-1], keep, values, scales)
+    kv_codec.write(x, blocks, slots, fmt, weights, scores)
+
+
+def _check(
+    x: Tensor,
+    blocks: Tensor,
+    slots: Tensor,
+    keep: int | None,
+    values: str,
+    scales: str,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> None:
+    op = "kv_pack"
+    check_rows(op, x)
+    fmt = check_format(op, x.shape[2], keep, values, scales)
+    check_blocks(op, blocks, fmt, x.device)
+    check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
+    check_plain(op, "slots", slots, torch.int64, x.device)
+    check_shape(op, "slots", slots, (x.shape[0],), "one for each row of x")
+    if fmt.whole_blocks and x.shape[0] % BLOCK_TOKENS:
+        raise ValueError(
+            f"{op}: x has {x.shape[0]} rows; must be a multiple of {BLOCK_TOKENS} "
+            "for scales 'channel'"
+        )
+    check_ranking(op, x, keep, weights, scores)
+
+
+def _check_values(
+    x: Tensor,
+    blocks: Tensor,
+    slots: Tensor,
+    keep: int | None,
+    values: str,
+    scales: str,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> None:
+    check_alignment("kv_pack", blocks)
+    if slots.device.type == "cpu":
+        check_slots("kv_pack", slots, blocks.shape[0], unique=True)
+        if scales == "channel":
+            check_whole_blocks("kv_pack", slots)
+
+
+_op = Op(
+    "kv_pack",
+    reference=_reference,
+    check=_check,
+    check_values=_check_values,
+    fake=lambda *_: None,
+    mutates=("blocks",),
+    example=lambda make: (
+        make(5, 2, 64),
+        torch.zeros(2, 2, BlockFormat(64, 24, "int8").nbytes, dtype=torch.uint8).to(make(1).device),
+        torch.tensor([33, 2, -1, 63, 0]).to(make(1).device),
+        *(24, "int8", "row", None, None),
+    ),
+)

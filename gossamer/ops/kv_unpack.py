@@ -1,0 +1,111 @@
+"""Blocks back into dense rows."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops import kv_codec
+from gossamer.ops.checks import FLOAT_DTYPES, dtype_name
+from gossamer.ops.kv_block import BlockFormat
+from gossamer.ops.kv_checks import (
+    check_alignment,
+    check_blocks,
+    check_format,
+    check_plain,
+    check_slots,
+)
+from gossamer.ops.registry import Op
+
+
+def kv_unpack(
+    blocks: Tensor,
+    slots: Tensor,
+    fmt: BlockFormat,
+    dtype: torch.dtype = torch.float16,
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """Rows [N, heads, head_dim] of `dtype` that lie in slots [N] of blocks, zero where left out.
+
+    blocks: uint8 [num_blocks, heads, fmt.nbytes]. slots: int64, in any order, also repeated; -1 (on a
+    GPU also one out of range) gives a row of zeros. Values are exact in float32 and rounded once.
+    Raises TypeError or ValueError.
+    """
+    args = (blocks, slots, fmt.head_dim, fmt.keep, fmt.values, fmt.scales, dtype)
+    result: Tensor = _op(*args, backend=backend)
+    return result
+
+
+def _reference(
+    blocks: Tensor,
+    slots: Tensor,
+    head_dim: int,
+    keep: int | None,
+    values: str,
+    scales: str,
+    dtype: torch.dtype,
+) -> Tensor:
+    fmt = BlockFormat(head_dim, keep, values, scales)
+    return kv_codec.read(blocks, slots, fmt).to(dtype).contiguous()
+
+
+def _check(
+    blocks: Tensor,
+    slots: Tensor,
+    head_dim: int,
+    keep: int | None,
+    values: str,
+    scales: str,
+    dtype: torch.dtype,
+) -> None:
+    op = "kv_unpack"
+    if not isinstance(blocks, Tensor):
+        raise TypeError(f"{op}: blocks is {type(blocks).__name__}; must be a torch.Tensor")
+    fmt = check_format(op, head_dim, keep, values, scales)
+    check_blocks(op, blocks, fmt, blocks.device)
+    check_plain(op, "slots", slots, torch.int64, blocks.device)
+    if slots.dim() != 1:
+        raise ValueError(f"{op}: slots has {slots.dim()} dimensions; must have 1")
+    if dtype not in FLOAT_DTYPES:
+        valid = ", ".join(map(dtype_name, FLOAT_DTYPES))
+        raise TypeError(f"{op}: dtype is {dtype_name(dtype)}; must be one of {valid}")
+
+
+def _check_values(
+    blocks: Tensor,
+    slots: Tensor,
+    head_dim: int,
+    keep: int | None,
+    values: str,
+    scales: str,
+    dtype: torch.dtype,
+) -> None:
+    check_alignment("kv_unpack", blocks)
+    if slots.device.type == "cpu":
+        check_slots("kv_unpack", slots, blocks.shape[0], unique=False)
+
+
+def _fake(
+    blocks: Tensor,
+    slots: Tensor,
+    head_dim: int,
+    keep: int | None,
+    values: str,
+    scales: str,
+    dtype: torch.dtype,
+) -> Tensor:
+    return blocks.new_empty((slots.shape[0], blocks.shape[1], head_dim), dtype=dtype)
+
+
+_op = Op(
+    "kv_unpack",
+    reference=_reference,
+    check=_check,
+    check_values=_check_values,
+    fake=_fake,
+    example=lambda make: (
+        torch.zeros(2, 2, BlockFormat(64, 24).nbytes, dtype=torch.uint8).to(make(1).device),
+        torch.tensor([33, 2, -1, 63, 0]).to(make(1).device),
+        *(64, 24, "fp16", "none"),
+        make(1).dtype,
+    ),
+)
