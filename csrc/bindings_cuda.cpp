@@ -1,10 +1,15 @@
 // _C_cuda.so: the CUDA kernels of the ops that bindings.cpp declares.
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
+#include "kv/kv_pack.h"
+#include "kv/kv_unpack.h"
 #include "norm/fused_residual_rmsnorm.h"
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cuda));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cuda));
+  m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cuda));
+  m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cuda));
+  m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cuda));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cuda));
 }

@@ -5,9 +5,11 @@ from typing import Annotated
 import typer
 
 from gossamer._version import __version__
+from gossamer.cli.calibrate import calibrate
 from gossamer.cli.doctor import doctor
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(calibrate)
 app.command()(doctor)
 
 

@@ -1,0 +1,504 @@
+#include "gossamer/cuda/dtype.cuh"
+#include "gossamer/cuda/launch.h"
+#include "kv/codec.cuh"
+#include "kv/kv_pack.h"
+#include "kv/select.cuh"
+
+namespace gossamer {
+namespace {
+
+constexpr int kMaxWarps = 4;                  // tiles per thread block, unless they are too large:
+constexpr int kSharedBytes = 96 * 1024;       // at least two thread blocks per multiprocessor from sm_80 on
+constexpr int kStaticSharedBytes = 48 * 1024;  // more must be asked for
+
+// ---- a tile: 32 rows of one head, in shared memory -------------------------------
+
+// Lane i owns row i. Rows are an odd number of 16-byte pieces apart, so that 8 lanes which read the same
+// piece of their rows meet 8 different groups of banks.
+template <class T>
+struct Tile {
+  static constexpr int kPiece = 16 / sizeof(T);  // elements
+  uint8_t* memory;
+  int stride;  // bytes from row to row
+
+  static __host__ __device__ constexpr int row_bytes(int head_dim) {
+    const int pieces = head_dim * static_cast<int>(sizeof(T)) / 16;
+    return (pieces + (pieces % 2 == 0 ? 1 : 0)) * 16;
+  }
+  __device__ __forceinline__ const T* row(int r) const { return reinterpret_cast<const T*>(memory + r * stride); }
+
+  __device__ __forceinline__ void load(const KvPack& w, int64_t first, int head) const {
+    const int pieces = w.format.head_dim / kPiece;
+    const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
+    const T* x = static_cast<const T*>(w.x) + first * w.x_row_stride + head * w.x_head_stride;
+    const int row_step = 32 / pieces, piece_step = 32 % pieces;
+    int r = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    while (r < rows) {
+      const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory + r * stride + piece * 16));
+      const T* from = x + r * w.x_row_stride + piece * kPiece;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+      r += row_step;
+      piece += piece_step;
+      if (piece >= pieces) {
+        piece -= pieces;
+        ++r;
+      }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+  }
+};
+
+// ---- what the entries of a lane's row rank by ---------------------------------------
+
+// Ranks in 16-bit halves: one half for 16-bit elements that rank by themselves, two for
+// floats. The sign bit does not count.
+struct Ranks {
+  const uint16_t *low, *high;  // high: null for one half
+  int head_dim;
+  uint32_t nan;  // the rank of NaN, twice, where the halves are elements and may hold any NaN
+};
+
+// Bit planes of one byte of 32 ranks.
+template <bool Clamp>
+GOSSAMER_INLINE void load_planes(const Ranks& ranks, int group, int byte, uint32_t (&words)[8]) {
+  const uint32_t pick = byte % 2 == 1 ? 0x7531 : 0x6420;
+  const uint16_t* half = byte >= 2 ? ranks.high : ranks.low;
+  uint4 pieces[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int c = 32 * group + 8 * j;
+    pieces[j] = c < ranks.head_dim ? *reinterpret_cast<const uint4*>(half + c) : uint4{};
+  }
+#pragma unroll
+  for (int p = 0; p < 4; ++p) {
+    const auto pair = [&](int j) {
+      const uint32_t word = reinterpret_cast<const uint32_t*>(&pieces[j])[p];
+      return Clamp ? __vminu2(word & 0x7fff7fffu, ranks.nan) : word;
+    };
+    const uint32_t a = __byte_perm(pair(0), pair(1), pick), b = __byte_perm(pair(2), pair(3), pick);
+    words[2 * p] = __byte_perm(a, b, 0x6420);
+    words[2 * p + 1] = __byte_perm(a, b, 0x7531);
+  }
+  cuda::transpose_bits(words);
+}
+
+// Whether an entry of any lane may be NaN, by the upper bytes of its 16-bit ranks.
+template <class T, int Words>
+GOSSAMER_INLINE bool may_have_nan(const uint32_t (&planes)[Words][8]) {
+  constexpr int lowest = std::is_same_v<T, __half> ? 2 : 0;  // exponent bits in the upper byte
+  uint32_t found = 0;
+#pragma unroll
+  for (int g = 0; g < Words; ++g) {
+    uint32_t all = ~0u;
+#pragma unroll
+    for (int bit = lowest; bit < 7; ++bit) all &= planes[g][bit];
+    found |= all;
+  }
+  return __any_sync(~0u, found != 0);
+}
+
+// The entries of the lane's row that stay; false, and nothing, when a NaN may need clamping. T: the
+// elements, if they rank by themselves; else float, whose ranks are clean.
+template <class T, bool Clamp, int Words>
+GOSSAMER_INLINE bool try_select(const Ranks& ranks, int keep, uint32_t (&selected)[Words]) {
+  constexpr int bytes = sizeof(T);
+  cuda::Selection<Words> selection(ranks.head_dim, keep);
+#pragma unroll 1
+  for (int byte = bytes - 1; byte >= 0; --byte) {
+    if (bytes == 4 && byte < 2 && __all_sync(~0u, selection.decided())) break;
+    uint32_t planes[Words][8];
+#pragma unroll
+    for (int g = 0; g < Words; ++g) load_planes<Clamp>(ranks, g, byte, planes[g]);
+    if (bytes == 2 && !Clamp && byte == 1 && may_have_nan<T>(planes)) return false;
+    if (byte < bytes - 1) selection.split(planes, 7);
+#pragma unroll
+    for (int bit = 6; bit >= 0; --bit) selection.split(planes, bit);
+  }
+  selection.finish();
+#pragma unroll
+  for (int g = 0; g < Words; ++g) selected[g] = selection.selected[g];
+  return true;
+}
+
+template <class T, int Words>
+GOSSAMER_INLINE void select_row(const Ranks& ranks, int keep, uint32_t (&selected)[Words]) {
+  if (!try_select<T, false>(ranks, keep, selected)) try_select<T, true>(ranks, keep, selected);
+}
+
+// Ranks by weighted magnitude, by score or by float32 elements, as two halves in shared memory that only
+// this lane uses.
+template <class T>
+GOSSAMER_INLINE Ranks float_ranks(const KvFormat& f, const T* row, const float* weights, const float* scores,
+                                  uint16_t* low, uint16_t* high) {
+  for (int c = 0; c < f.head_dim; c += 8) {
+    float score[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) score[k] = scores ? scores[c + k] : static_cast<float>(row[c + k]);
+    uint32_t rank[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (weights) score[k] = __fmul_rn(score[k], weights[c + k]);
+      rank[k] = min(__float_as_uint(score[k]) & 0x7fffffffu, kNanRank);
+    }
+    uint4 lows, highs;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      reinterpret_cast<uint32_t*>(&lows)[p] = __byte_perm(rank[2 * p], rank[2 * p + 1], 0x5410);
+      reinterpret_cast<uint32_t*>(&highs)[p] = __byte_perm(rank[2 * p], rank[2 * p + 1], 0x7632);
+    }
+    *reinterpret_cast<uint4*>(low + c) = lows;
+    *reinterpret_cast<uint4*>(high + c) = highs;
+  }
+  return {low, high, f.head_dim, 0};
+}
+
+// ---- the entries that stay, in channel order ---------------------------------------
+
+// Next channel of a sparse row; every lane has `keep` of them.
+template <int Words>
+struct Cursor {
+  uint32_t words[Words];
+  int base = 0;
+
+  __device__ __forceinline__ explicit Cursor(const uint32_t (&selected)[Words]) {
+#pragma unroll
+    for (int g = 0; g < Words; ++g) words[g] = __brev(selected[g]);  // counting zeros is cheaper from the top
+  }
+  __device__ __forceinline__ int next() {
+    while (words[0] == 0) {
+#pragma unroll
+      for (int g = 0; g + 1 < Words; ++g) words[g] = words[g + 1];
+      base += 32;
+    }
+    const int zeros = __clz(words[0]);
+    words[0] ^= 0x80000000u >> zeros;
+    return base + zeros;
+  }
+};
+
+// Next channel of a dense row.
+struct Counter {
+  int c = 0;
+  __device__ __forceinline__ int next() { return c++; }
+};
+
+// ---- one lane's row into its slot --------------------------------------------------
+
+struct Place {
+  uint8_t* block;
+  int token;
+};
+
+// 8 values of b bits, as b bytes.
+template <class Store>
+GOSSAMER_INLINE void store_word(uint8_t* to, uint64_t word) {
+  *reinterpret_cast<Store*>(to) = static_cast<Store>(word);
+}
+
+GOSSAMER_INLINE void store_codes(const KvFormat& f, const Place& place, int chunk, uint64_t word) {
+  uint8_t* to = place.block + f.values_at + (chunk * kBlockTokens + place.token) * f.bits;
+  if (f.bits == 8) return store_word<uint64_t>(to, word);
+  if (f.bits == 4) return store_word<uint32_t>(to, word);
+  if (f.bits == 2) return store_word<uint16_t>(to, word);
+  for (int i = 0; i < 3; ++i) to[i] = static_cast<uint8_t>(word >> (8 * i));
+}
+
+// Values without scales.
+template <class V, class T, class Channels>
+GOSSAMER_INLINE void store_floats(const KvFormat& f, const T* row, Channels channels, const Place& place) {
+  V* to = reinterpret_cast<V*>(place.block + f.values_at) + place.token * kChunk;
+  for (int chunk = 0; chunk < f.chunks; ++chunk, to += kBlockTokens * kChunk) {
+    alignas(16) V values[kChunk];
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k) {
+      const bool stays = chunk * kChunk + k < f.keep;
+      if constexpr (std::is_same_v<V, T>) {
+        values[k] = stays ? row[channels.next()] : V(0.0f);
+      } else {
+        values[k] = V(stays ? static_cast<float>(row[channels.next()]) : 0.0f);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(values)) / 16; ++i) {
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(values)[i];
+    }
+  }
+}
+
+// Calls code(channel, x) for every entry that stays and stores what it returns.
+template <class T, class Channels, class Code>
+GOSSAMER_INLINE void store_coded(const KvFormat& f, const T* row, Channels channels, const Place& place,
+                                 const Code& code) {
+  const uint32_t mask = (1u << f.bits) - 1;
+  for (int chunk = 0; chunk < f.chunks; ++chunk) {
+    uint64_t word = 0;
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k) {
+      if (chunk * kChunk + k >= f.keep) break;
+      const int c = channels.next();
+      word |= static_cast<uint64_t>(code(c, static_cast<float>(row[c])) & mask) << (k * f.bits);
+    }
+    store_codes(f, place, chunk, word);
+  }
+}
+
+// One scale for the row.
+template <class T, class Channels>
+GOSSAMER_INLINE void store_scaled(const KvFormat& f, const T* row, Channels channels, const Place& place) {
+  cuda::Range range(0.0f, 0.0f);  // rows are padded with zeros
+  Channels again = channels;
+  for (int i = 0; i < f.keep; ++i) range.add(static_cast<float>(row[again.next()]));
+  const bool fp8 = f.values == Values::fp8;
+  const cuda::Coding coding = fp8 ? cuda::fp8_coding(range) : cuda::signed_coding(range, f.bits);
+  reinterpret_cast<uint16_t*>(place.block + f.scales_at)[place.token] = coding.scale_bits;
+  const int most = 1 << (f.bits - 1);
+  if (fp8) {
+    const bool valid = coding.scale_bits != kHalfNan;
+    store_coded(f, row, channels, place, [&](int, float x) { return valid ? cuda::fp8_bits(x, coding.factor) : 0; });
+  } else {
+    store_coded(f, row, channels, place,
+                [&](int, float x) { return cuda::quantize(x, 0.0f, coding.factor, -most, most - 1); });
+  }
+}
+
+// One scale and minimum for 32 channels of a dense row.
+template <class T>
+GOSSAMER_INLINE void store_groups(const KvFormat& f, const T* row, const Place& place) {
+  for (int g = 0; g < f.head_dim / kGroup; ++g) {
+    const T* x = row + g * kGroup;
+    cuda::Range range(static_cast<float>(x[0]), static_cast<float>(x[0]));
+    for (int k = 0; k < kGroup; ++k) range.add(static_cast<float>(x[k]));
+    const cuda::Coding coding = cuda::asymmetric_coding(range, f.bits);
+    const int at = g * kBlockTokens + place.token;
+    reinterpret_cast<uint32_t*>(place.block + f.scales_at)[at] = coding.scale_bits | coding.minimum_bits << 16;
+    for (int chunk = 0; chunk < kGroup / kChunk; ++chunk) {
+      uint64_t word = 0;
+      for (int k = 0; k < kChunk; ++k) {
+        const float v = static_cast<float>(x[chunk * kChunk + k]);
+        const int code = cuda::quantize(v, coding.minimum, coding.factor, 0, (1 << f.bits) - 1);
+        word |= static_cast<uint64_t>(code) << (k * f.bits);
+      }
+      store_codes(f, place, g * (kGroup / kChunk) + chunk, word);
+    }
+  }
+}
+
+// What a warp shares to scale channels over its 32 tokens; a whole block.
+struct ChannelScratch {
+  uint32_t* masks;  // [32 tokens][words]
+  float2* coding;   // [head_dim] minimum, factor
+};
+
+// One scale and minimum per channel over the tokens where it stays. Lanes own channels for a while.
+template <class T>
+GOSSAMER_INLINE void scale_channels(const KvFormat& f, const Tile<T>& tile, const ChannelScratch& scratch, int words,
+                                    uint8_t* block) {
+  __syncwarp();
+  for (int c = threadIdx.x; c < f.head_dim; c += 32) {
+    cuda::Range range(__int_as_float(kInfinity), -__int_as_float(kInfinity));
+    for (int t = 0; t < kBlockTokens; ++t) {
+      const bool stays = !f.sparse || (scratch.masks[t * words + c / 32] >> (c % 32) & 1);
+      if (stays) range.add(static_cast<float>(tile.row(t)[c]));
+    }
+    if (!(range.low <= range.high) && range.finite) range = cuda::Range(0.0f, 0.0f);  // in no row
+    const cuda::Coding coding = cuda::asymmetric_coding(range, f.bits);
+    reinterpret_cast<uint32_t*>(block + f.scales_at)[c] = coding.scale_bits | coding.minimum_bits << 16;
+    scratch.coding[c] = {coding.minimum, coding.factor};
+  }
+  __syncwarp();
+}
+
+template <class T, class Channels>
+GOSSAMER_INLINE void store_by_channel(const KvFormat& f, const T* row, Channels channels, const Place& place,
+                                      const ChannelScratch& scratch) {
+  const int most = (1 << f.bits) - 1;
+  store_coded(f, row, channels, place, [&](int c, float x) {
+    return cuda::quantize(x, scratch.coding[c].x, scratch.coding[c].y, 0, most);
+  });
+}
+
+template <int Words>
+GOSSAMER_INLINE void store_bitmap(const KvFormat& f, const uint32_t (&selected)[Words], const Place& place) {
+  uint8_t* to = place.block + place.token * (f.head_dim / 8);
+  if (f.head_dim == 32 * Words && Words % 4 == 0) {
+#pragma unroll
+    for (int g = 0; g + 3 < Words; g += 4) {
+      *reinterpret_cast<uint4*>(to + 4 * g) = {selected[g], selected[g + 1], selected[g + 2], selected[g + 3]};
+    }
+  } else if (f.head_dim == 32 * Words) {
+#pragma unroll
+    for (int g = 0; g < Words; ++g) *reinterpret_cast<uint32_t*>(to + 4 * g) = selected[g];
+  } else {
+#pragma unroll
+    for (int g = 0; g < Words; ++g) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (4 * g + i < f.head_dim / 8) to[4 * g + i] = static_cast<uint8_t>(selected[g] >> (8 * i));
+      }
+    }
+  }
+}
+
+template <class T, class Channels>
+GOSSAMER_INLINE void store_row(const KvFormat& f, const T* row, const Channels& channels, const Place& place) {
+  switch (f.values) {
+    case Values::f32:
+      return store_floats<float>(f, row, channels, place);
+    case Values::f16:
+      return store_floats<__half>(f, row, channels, place);
+    case Values::bf16:
+      return store_floats<__nv_bfloat16>(f, row, channels, place);
+    default:
+      return store_scaled(f, row, channels, place);
+  }
+}
+
+// ---- kernels -----------------------------------------------------------------------
+
+// The slot of a row; -1 where it is out of range, which skips the row.
+GOSSAMER_INLINE int64_t slot_of(const KvPack& w, int64_t row) {
+  if (row >= w.rows) return -1;
+  int64_t slot = w.slots[row];
+  if (w.table != nullptr) {
+    if (slot < 0 || slot >= w.table_width * kBlockTokens) return -1;
+    const int64_t block = w.table[row * w.table_stride + slot / kBlockTokens];
+    slot = block < 0 ? -1 : block * kBlockTokens + slot % kBlockTokens;
+  }
+  return slot < 0 || slot >= w.num_blocks * kBlockTokens ? -1 : slot;
+}
+
+// Shared memory of a warp: its tile, then the halves of ranks, then what scales per channel need.
+struct WarpMemory {
+  int ranks_at, channels_at, bytes;
+};
+
+template <class T>
+__host__ __device__ WarpMemory warp_memory(const KvFormat& f, bool float_ranks) {
+  WarpMemory m{};
+  m.ranks_at = kBlockTokens * Tile<T>::row_bytes(f.head_dim);
+  m.channels_at = m.ranks_at + (float_ranks ? 2 * kBlockTokens * Tile<__half>::row_bytes(f.head_dim) : 0);
+  // Masks of up to 8 words, a coding per channel.
+  m.bytes = m.channels_at + (f.scales == Scales::channel ? kBlockTokens * kMaxHeadDim / 8 + 8 * f.head_dim : 0);
+  return m;
+}
+
+// One warp per tile. Words = 0 for dense formats, else 32-bit words of a row's bitmap. FloatRank: rank by
+// weights, scores or float32 elements.
+template <class T, int Words, bool FloatRank>
+__global__ void __launch_bounds__(32 * kMaxWarps, Words > 4 ? 2 : 6) kv_pack_kernel(const KvPack w) {
+  extern __shared__ uint4 shared_memory[];
+  const KvFormat& f = w.format;
+  const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
+  const int64_t first = static_cast<int64_t>(index / w.heads) * kBlockTokens;
+  const int head = index % w.heads;
+  if (first >= w.rows) return;
+  const bool by_channel = f.scales == Scales::channel;
+  const WarpMemory plan = warp_memory<T>(f, FloatRank);
+  uint8_t* memory = reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * plan.bytes;
+  const Tile<T> tile{memory, Tile<T>::row_bytes(f.head_dim)};
+  const int64_t row_index = first + threadIdx.x;
+  const int64_t slot = slot_of(w, row_index);
+  tile.load(w, first, head);
+
+  const T* row = tile.row(threadIdx.x);
+  const Place place{w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride,
+                    static_cast<int>(slot % kBlockTokens)};
+  uint32_t selected[Words > 0 ? Words : 1] = {};
+  if constexpr (Words > 0) {
+    if constexpr (FloatRank) {
+      const int64_t safe_row = row_index < w.rows ? row_index : w.rows - 1;
+      const float* scores =
+          w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
+      const float* weights = w.weights ? w.weights + head * f.head_dim : nullptr;
+      const int half_row = Tile<__half>::row_bytes(f.head_dim);
+      uint16_t* low = reinterpret_cast<uint16_t*>(memory + plan.ranks_at + threadIdx.x * half_row);
+      uint16_t* high = low + kBlockTokens * half_row / 2;
+      select_row<float>(float_ranks(f, row, weights, scores, low, high), f.keep, selected);
+    } else {
+      constexpr uint32_t nan = std::is_same_v<T, __half> ? 0x7c017c01u : 0x7f817f81u;
+      select_row<T>(Ranks{reinterpret_cast<const uint16_t*>(row), nullptr, f.head_dim, nan}, f.keep, selected);
+    }
+    if (slot >= 0) store_bitmap<Words>(f, selected, place);
+  }
+  ChannelScratch scratch{};
+  if (by_channel) {
+    // The block is whole if the first lane's slot starts it: the host has checked or promised the rest.
+    const int64_t start = __shfl_sync(~0u, slot, 0);
+    if (start < 0 || start % kBlockTokens != 0 || __any_sync(~0u, slot != start + threadIdx.x)) return;
+    scratch.coding = reinterpret_cast<float2*>(memory + plan.channels_at);
+    scratch.masks = reinterpret_cast<uint32_t*>(scratch.coding + f.head_dim);
+#pragma unroll
+    for (int g = 0; g < Words; ++g) scratch.masks[threadIdx.x * Words + g] = selected[g];
+    scale_channels(f, tile, scratch, Words, place.block);
+  }
+  if (slot < 0) return;
+  if constexpr (Words > 0) {
+    const Cursor<Words> channels(selected);
+    if (by_channel) return store_by_channel(f, row, channels, place, scratch);
+    store_row(f, row, channels, place);
+  } else {
+    if (by_channel) return store_by_channel(f, row, Counter{}, place, scratch);
+    if (f.scales == Scales::group) return store_groups(f, row, place);
+    store_row(f, row, Counter{}, place);
+  }
+}
+
+template <class T, int Words, bool FloatRank>
+void launch(const KvPack& w, cudaStream_t stream) {
+  const int64_t tiles = (w.rows + kBlockTokens - 1) / kBlockTokens * w.heads;
+  STD_TORCH_CHECK(tiles < (int64_t{1} << 31), "kv_pack: too many rows: ", w.rows);
+  const int warp_bytes = warp_memory<T>(w.format, FloatRank).bytes;
+  int warps = kMaxWarps;
+  while (warps > 1 && warps * warp_bytes > kSharedBytes) warps /= 2;
+  const int bytes = warps * warp_bytes;
+  auto* kernel = kv_pack_kernel<T, Words, FloatRank>;
+  if (bytes > kStaticSharedBytes) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    STD_TORCH_CHECK(error == cudaSuccess, "kv_pack: ", cudaGetErrorString(error));
+  }
+  const unsigned blocks = static_cast<unsigned>((tiles + warps - 1) / warps);
+  kernel<<<blocks, dim3(32, warps), bytes, stream>>>(w);
+  STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <class T, bool FloatRank>
+void launch_sparse(const KvPack& w, cudaStream_t stream) {
+  const int words = (w.format.head_dim + 31) / 32;
+  if (words == 1) return launch<T, 1, FloatRank>(w, stream);
+  if (words == 2) return launch<T, 2, FloatRank>(w, stream);
+  if (words == 3) return launch<T, 3, FloatRank>(w, stream);
+  if (words == 4) return launch<T, 4, FloatRank>(w, stream);
+  return launch<T, 8, FloatRank>(w, stream);
+}
+
+void run(const Tensor& x, const KvPackCall& call) {
+  const KvPack& w = call.work;
+  if (w.rows == 0 || w.heads == 0 || w.num_blocks == 0) return;
+  const cuda::DeviceGuard guard(x.get_device_index());
+  const cudaStream_t stream = cuda::current_stream(x);
+  cuda::for_dtype(call.dtype, [&](auto element) {
+    using T = decltype(element);
+    if (!w.format.sparse) return launch<T, 0, false>(w, stream);
+    if constexpr (sizeof(T) == 2) {
+      if (w.weights == nullptr && w.scores == nullptr) return launch_sparse<T, false>(w, stream);
+    }
+    return launch_sparse<T, true>(w, stream);
+  });
+}
+
+}  // namespace
+
+void kv_pack_cuda(const Tensor& x, const Tensor& blocks, const Tensor& slots, std::optional<int64_t> keep,
+                  const std::string& values, const std::string& scales, std::optional<Tensor> weights,
+                  std::optional<Tensor> scores) {
+  run(x, prepare_kv_pack("kv_pack", x, blocks, slots, std::nullopt, keep, values, scales, weights, scores));
+}
+
+void kv_append_cuda(const Tensor& x, const Tensor& blocks, const Tensor& block_table, const Tensor& positions,
+                    std::optional<int64_t> keep, const std::string& values, const std::string& scales,
+                    std::optional<Tensor> weights, std::optional<Tensor> scores) {
+  run(x, prepare_kv_pack("kv_append", x, blocks, positions, block_table, keep, values, scales, weights, scores));
+}
+
+}  // namespace gossamer

@@ -1,0 +1,85 @@
+"""`gossamer calibrate`: measure a model's bases and rank weights on a text."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.integrations.transformers import calibration_of, load_model, measure_moments
+from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file")],
+    text: Annotated[Path, typer.Option("--text", help="UTF-8 text to calibrate on")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="safetensors file to write")],
+    tokens: Annotated[int, typer.Option("--tokens", help="how many tokens of it to use")] = 8192,
+    context: Annotated[int, typer.Option("--context", help="tokens per window")] = 2048,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
+) -> None:
+    """Measure where a model's K and V have their energy, for `basis=pca` and weighted ranks."""
+    try:
+        _check_before_loading(output, tokens, context)
+        content = text.read_bytes()
+        loaded, tokenizer = load_model(model, device=device)
+        ids = _first_tokens(tokenizer, content, text, tokens)
+        bases = _measure(loaded, ids, context)
+        digest = hashlib.sha256(content).hexdigest()
+        calibration = calibration_of(loaded, bases, text_sha256=digest)
+        calibration.save(output)
+    except (ValueError, OSError, ImportError) as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from None
+    _print(calibration, bases, output)
+
+
+def _check_before_loading(output: Path, tokens: int, context: int) -> None:
+    """What would otherwise go wrong after minutes of work."""
+    for name, value in (("tokens", tokens), ("context", context)):
+        if value < 1:
+            raise ValueError(f"--{name} is {value}; must be at least 1")
+    if output.is_dir():
+        raise ValueError(f"{output}: is a directory; --output must be a file")
+    if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
+        raise ValueError(f"{output}: {output.parent} is not a directory that can be written to")
+
+
+def _first_tokens(tokenizer: Any, content: bytes, path: Path, wanted: int) -> list[int]:
+    try:
+        decoded = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+    ids: list[int] = tokenizer(decoded)["input_ids"]
+    if len(ids) < wanted:
+        raise ValueError(f"{path}: has {len(ids)} tokens; --tokens is {wanted}")
+    return ids[:wanted]
+
+
+def _measure(model: Any, ids: list[int], context: int) -> Bases:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("tokens", total=len(ids))
+        moments = measure_moments(
+            model, ids, context=context, on_window=lambda count: progress.advance(task, count)
+        )
+    return moments.finish()
+
+
+def _print(calibration: Calibration, bases: Bases, output: Path) -> None:
+    manifest = calibration.manifest
+    table = Table(show_header=False, box=None)
+    table.add_row("model", Text(manifest.model))
+    table.add_row("attention", str(manifest.shape))
+    table.add_row("tokens", str(manifest.tokens))
+    for name, energies in (("K", bases.k_energies), ("V", bases.v_energies)):
+        share = f"{energy_in_top_half(energies):.1%} of the energy in half of the coordinates"
+        table.add_row(name, share)
+    Console().print(table)
+    typer.echo(f"wrote {output}")  # not through rich, which would wrap a long path

@@ -1,0 +1,1 @@
+"""Other libraries' models, seen through Gossamer's eyes; one file per library."""

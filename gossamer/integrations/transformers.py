@@ -1,0 +1,231 @@
+"""Hugging Face transformers: load a model, watch or replace its attention, calibrate on it.
+
+Needs the `models` extra; importing this file does not. Made for decoders like Llama, Mistral,
+Qwen2 and Qwen3.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer._version import __version__
+from gossamer.kv.calibration import Bases, Calibration, Manifest, Moments
+from gossamer.kv.fingerprint import KVShape, import_extra
+from gossamer.kv.folding import attention_layers, fingerprint, model_name
+
+__all__ = [
+    "AttentionFunction",
+    "attention_function",
+    "calibrate",
+    "calibration_of",
+    "causal_attention",
+    "fingerprint",
+    "kv_shape",
+    "load_model",
+    "measure_moments",
+]
+
+# fn(layer_index, query [B, Hq, T, D], key [B, Hk, S, D], value [B, Hk, S, D], scaling)
+# -> [B, Hq, T, D]. Query and key are after RoPE; causal masking is the function's own job.
+AttentionFunction = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
+
+_IMPLEMENTATION = "gossamer"  # the name under which transformers finds `_dispatch`
+_functions: WeakKeyDictionary[nn.Module, list[AttentionFunction]] = WeakKeyDictionary()
+
+
+def load_model(
+    path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> tuple[Any, Any]:
+    """(model, tokenizer) of a local Hugging Face directory or a .gguf file; never downloads.
+
+    Raises FileNotFoundError when there is nothing at `path`, ImportError when the `models` extra is
+    not installed, and ValueError for a device that is not there and for anything that cannot be
+    loaded completely.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such model directory or .gguf file")
+    if path.is_file() and path.suffix != ".gguf":
+        raise ValueError(f"{path}: must be a directory or a .gguf file")
+    _check_device(device)
+    transformers = import_extra("transformers")
+    where: dict[str, Any] = {"local_files_only": True}
+    if path.is_file():
+        for module in ("gguf", "accelerate"):  # what transformers reads GGUF files with
+            import_extra(module)
+        where["gguf_file"] = path.name
+    folder = str(path.parent if path.is_file() else path)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **where)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, **where, dtype=dtype, output_loading_info=True
+        )
+    except Exception as error:  # the loaders raise whatever they trip over
+        problem = f"{type(error).__name__}: {_first_line(error)}"
+        raise ValueError(f"{path}: cannot be loaded: {problem}") from error
+    incomplete = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
+    if incomplete:
+        raise ValueError(f"{path}: weights missing or of another shape: {', '.join(incomplete)}")
+    model.name_or_path = str(path)
+    return model.eval().to(device), tokenizer
+
+
+def kv_shape(model: Any) -> KVShape:
+    """The dimensions of the model's attention, from its config."""
+    config = model.config
+    heads = config.num_attention_heads
+    return KVShape(
+        layers=config.num_hidden_layers,
+        query_heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
+
+
+@contextmanager
+def attention_function(model: Any, fn: AttentionFunction) -> Iterator[None]:
+    """Every attention layer of `model` calls `fn` inside the context; the innermost one wins.
+
+    `fn` is not told about padding or sliding windows: a batch with padding, and a sequence longer
+    than the model's sliding window, are a ValueError. Raises ValueError for a model without
+    attention layers that transformers can redirect.
+    """
+    transformers = import_extra("transformers")
+    transformers.AttentionInterface.register(_IMPLEMENTATION, _dispatch)
+    transformers.AttentionMaskInterface.register(_IMPLEMENTATION, _no_mask)
+    layers = attention_layers(model)
+    previous = model.config._attn_implementation
+    for layer in layers:
+        _functions.setdefault(layer, []).append(fn)
+    try:
+        model.set_attn_implementation(_IMPLEMENTATION)
+        if model.config._attn_implementation != _IMPLEMENTATION:
+            raise ValueError(f"{model_name(model)} does not use transformers' AttentionInterface")
+        yield
+    finally:
+        for layer in layers:
+            _functions[layer].pop()
+        model.set_attn_implementation(previous)
+
+
+def _dispatch(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in place of its own attention; it wants [B, T, Hq, D] back."""
+    functions = _functions.get(module)
+    if not functions:
+        raise ValueError("a model that shares this model's config runs inside attention_function")
+    if attention_mask is not None:
+        raise ValueError("attention_function takes no attention mask")
+    if sliding_window is not None and key.shape[2] > sliding_window:
+        raise ValueError(
+            f"{key.shape[2]} tokens, and the model's sliding window is {sliding_window}; "
+            "attention_function supports no longer sequences than that"
+        )
+    output = functions[-1](module.layer_idx, query, key, value, scaling)
+    if output.shape != query.shape:
+        raise ValueError(
+            f"the attention function returned {list(output.shape)}; must be {list(query.shape)}"
+        )
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _no_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise ValueError("the batch has padding, of which attention_function knows nothing")
+
+
+def causal_attention(
+    layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+) -> Tensor:
+    """Plain causal attention of a whole sequence (no cache), as an AttentionFunction."""
+    if query.shape[2] != key.shape[2]:
+        raise ValueError(f"{query.shape[2]} queries and {key.shape[2]} keys; must be as many")
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scaling, enable_gqa=True
+    )
+
+
+@torch.no_grad()
+def measure_moments(
+    model: Any,
+    token_ids: Sequence[int] | Tensor,
+    *,
+    context: int = 2048,
+    on_window: Callable[[int], None] | None = None,
+) -> Moments:
+    """Second moments of q, k and v over the tokens, in independent windows of `context` tokens.
+
+    on_window is called with the number of tokens after each window. Raises ValueError when there
+    are fewer tokens than the head dimension, and for a context the model does not have.
+    """
+    ids = torch.as_tensor(token_ids, dtype=torch.long).flatten()
+    shape = kv_shape(model)
+    longest = getattr(model.config, "max_position_embeddings", None) or context
+    if not 1 <= context <= longest:
+        raise ValueError(f"context is {context}; must be 1 to {longest}")
+    if len(ids) < shape.head_dim:
+        raise ValueError(f"{len(ids)} tokens; must be at least {shape.head_dim}, the head_dim")
+    moments = Moments(shape)
+
+    def watch(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        moments.add(layer, query[0], key[0], value[0])
+        return causal_attention(layer, query, key, value, scaling)
+
+    with attention_function(model, watch):
+        for window in ids.to(model.device).split(context):
+            model.base_model(window[None], use_cache=False)  # without the logits
+            if on_window is not None:
+                on_window(len(window))
+    return moments
+
+
+def calibration_of(model: Any, bases: Bases, *, text_sha256: str = "") -> Calibration:
+    """The bases together with where they come from."""
+    manifest = Manifest(
+        model=model_name(model),
+        fingerprint=fingerprint(model),
+        text_sha256=text_sha256,
+        tokens=bases.tokens,
+        gossamer=__version__,
+        torch=torch.__version__,
+        transformers=import_extra("transformers").__version__,
+    )
+    return Calibration.of(bases, manifest)
+
+
+def calibrate(
+    model: Any,
+    token_ids: Sequence[int] | Tensor,
+    *,
+    context: int = 2048,
+    text_sha256: str = "",
+    on_window: Callable[[int], None] | None = None,
+) -> Calibration:
+    """Measure a model's bases and weights on the tokens of a text; see measure_moments."""
+    moments = measure_moments(model, token_ids, context=context, on_window=on_window)
+    return calibration_of(model, moments.finish(), text_sha256=text_sha256)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+        raise ValueError(f"device {device!r} cannot be used: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "")

@@ -1,0 +1,248 @@
+"""Bases and rank weights for K and V, measured on a calibration text.
+
+Pruning loses less in a basis in which few coordinates carry most of the energy: per layer and KV
+head, the eigenvectors of the uncentred second moment of K (after RoPE) and of V. (Centring it
+first made the result worse.) Entries of K are ranked by what they do to scores: |k_c| times the
+root mean square of the queries' coordinate c.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from gossamer.kv.fingerprint import Fingerprint, KVShape, import_extra
+
+__all__ = ["Bases", "Calibration", "Fingerprint", "KVShape", "Manifest", "Moments"]
+
+FORMAT = 1
+TENSORS = ("k_basis", "v_basis", "k_weights", "k_basis_weights")
+# float32 leaves errors of about 1e-6 in U^T U; a basis that was damaged or scaled is far off.
+ORTHOGONALITY_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """What the moments of a text amount to; float32, per layer and KV head.
+
+    Columns of a basis [L, Hk, D, D] are sorted by energy: row vectors turn as `x @ basis`.
+    energies [L, Hk, D]: mean square of each coordinate in that basis. k_weights, k_basis_weights
+    [L, Hk, D]: root mean square of the queries, as they are and in the basis of K.
+    """
+
+    k_basis: Tensor
+    v_basis: Tensor
+    k_energies: Tensor
+    v_energies: Tensor
+    k_weights: Tensor
+    k_basis_weights: Tensor
+    tokens: int
+
+
+def energy_in_top_half(energies: Tensor) -> float:
+    """Share of the energy [..., D] in the first half of the coordinates, mean over the heads."""
+    half = energies.shape[-1] // 2
+    return float((energies[..., :half].sum(-1) / energies.sum(-1).clamp_min(1e-30)).mean())
+
+
+class Moments:
+    """Sums of k k^T, v v^T and q q^T per layer and KV head, in float64, chunk by chunk."""
+
+    def __init__(self, shape: KVShape) -> None:
+        self.shape = shape
+        size = (shape.layers, shape.kv_heads, shape.head_dim, shape.head_dim)
+        self.kk, self.vv, self.qq = (torch.zeros(size, dtype=torch.float64) for _ in range(3))
+        self.tokens = [0] * shape.layers
+
+    def add(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Count the tokens of one chunk. q: [Hq, T, D]; k, v: [Hk, T, D]; q and k after RoPE.
+
+        Raises ValueError for a layer that is not there or another shape.
+        """
+        shape = self.shape
+        if not 0 <= layer < shape.layers:
+            raise ValueError(f"Moments.add: layer is {layer}; must be 0 to {shape.layers - 1}")
+        heads = {"q": (q, shape.query_heads), "k": (k, shape.kv_heads), "v": (v, shape.kv_heads)}
+        tokens = q.shape[1] if q.dim() == 3 else 0
+        for name, (x, count) in heads.items():
+            expected = [count, tokens, shape.head_dim]
+            if list(x.shape) != expected:
+                raise ValueError(
+                    f"Moments.add: {name} has shape {list(x.shape)}; must be {expected}"
+                )
+        # The query heads of a KV head are neighbours, so their tokens become one long sequence.
+        self.qq[layer] += _second_moment(q.reshape(shape.kv_heads, -1, shape.head_dim))
+        self.kk[layer] += _second_moment(k)
+        self.vv[layer] += _second_moment(v)
+        self.tokens[layer] += tokens
+
+    def finish(self) -> Bases:
+        """Bases and weights of everything added so far.
+
+        Raises ValueError when layers saw different numbers of tokens, fewer than head_dim, or when
+        the sums are not finite.
+        """
+        tokens, shape = self.tokens[0], self.shape
+        if len(set(self.tokens)) > 1:
+            raise ValueError(f"layers saw different numbers of tokens: {self.tokens}")
+        if tokens < shape.head_dim:  # the rest of the basis would be arbitrary
+            raise ValueError(
+                f"calibrated on {tokens} tokens; must be at least {shape.head_dim}, the head_dim"
+            )
+        for name, sums in (("q", self.qq), ("k", self.kk), ("v", self.vv)):
+            bad = (~sums.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
+            if bad:
+                raise ValueError(f"{name} is not finite in layers {bad}")
+        k_energies, k_basis = _principal_axes(self.kk / tokens)
+        v_energies, v_basis = _principal_axes(self.vv / tokens)
+        qq = self.qq / (tokens * (shape.query_heads // shape.kv_heads))
+        in_basis = (k_basis.mT @ qq @ k_basis).diagonal(dim1=-2, dim2=-1)
+        weights = qq.diagonal(dim1=-2, dim2=-1).sqrt()
+        return Bases(
+            k_basis=k_basis.float(),
+            v_basis=v_basis.float(),
+            k_energies=k_energies.float(),
+            v_energies=v_energies.float(),
+            k_weights=weights.float().contiguous(),
+            k_basis_weights=in_basis.clamp_min(0).sqrt().float().contiguous(),
+            tokens=tokens,
+        )
+
+
+def _second_moment(x: Tensor) -> Tensor:
+    wide = x.detach().to(torch.float64)
+    return (wide.mT @ wide).cpu()
+
+
+def _principal_axes(moment: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors (columns), largest first, signs fixed."""
+    energies, axes = torch.linalg.eigh(moment)
+    energies, axes = energies.flip(-1).clamp_min(0), axes.flip(-1)
+    largest = axes.gather(-2, axes.abs().argmax(-2, keepdim=True))
+    return energies, (axes * torch.where(largest < 0, -1.0, 1.0)).contiguous()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where a calibration comes from. model: a name without its path, for people."""
+
+    model: str
+    fingerprint: Fingerprint
+    text_sha256: str
+    tokens: int
+    gossamer: str
+    torch: str
+    transformers: str
+    format: int = FORMAT
+
+    @property
+    def shape(self) -> KVShape:
+        return self.fingerprint.shape
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The manifest that `asdict` made this of; ValueError says what is wrong with it."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"manifest is a {type(data).__name__}; must be an object")
+        if data.get("format") != FORMAT:
+            raise ValueError(f"format is {data.get('format')!r}; this version reads {FORMAT}")
+        names = {field.name for field in fields(cls)}
+        if set(data) != names:
+            raise ValueError(
+                f"manifest has unknown keys {sorted(set(data) - names)} "
+                f"and lacks {sorted(names - set(data))}"
+            )
+        for name in names - {"fingerprint"}:
+            kind = int if name in ("tokens", "format") else str
+            if type(data[name]) is not kind:
+                raise ValueError(f"manifest: {name} is {data[name]!r}; must be {kind.__name__}")
+        return cls(**{**data, "fingerprint": Fingerprint.from_dict(data["fingerprint"])})
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Bases and rank weights of one model; see Bases for the tensors, all float32.
+
+    Raises ValueError for shapes that are not the manifest's, and bases that are not orthogonal.
+    """
+
+    manifest: Manifest
+    k_basis: Tensor
+    v_basis: Tensor
+    k_weights: Tensor
+    k_basis_weights: Tensor
+
+    def __post_init__(self) -> None:
+        shape = self.manifest.shape
+        weights = (shape.layers, shape.kv_heads, shape.head_dim)
+        for name in TENSORS:
+            tensor = getattr(self, name)
+            expected = (*weights, shape.head_dim) if name in ("k_basis", "v_basis") else weights
+            if tensor.dtype is not torch.float32 or tuple(tensor.shape) != expected:
+                raise ValueError(
+                    f"{name} is {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}; "
+                    f"must be float32 {list(expected)}"
+                )
+        for name in ("k_weights", "k_basis_weights"):
+            tensor = getattr(self, name)
+            if not bool((tensor.isfinite() & (tensor >= 0)).all()):
+                raise ValueError(f"{name} has negative or infinite values")
+        for name in ("k_basis", "v_basis"):
+            error = _distance_from_orthogonal(getattr(self, name))
+            if not error <= ORTHOGONALITY_TOLERANCE:  # also when it is NaN
+                raise ValueError(f"{name} is not orthogonal: U^T U is off by {error:.2g}")
+
+    @classmethod
+    def of(cls, bases: Bases, manifest: Manifest) -> Self:
+        """The part of the bases that is kept."""
+        return cls(manifest, **{name: getattr(bases, name) for name in TENSORS})
+
+    def check(self, fingerprint: Fingerprint, model: str = "this model") -> None:
+        """ValueError that names both models when this calibration was made for another one."""
+        if difference := self.manifest.fingerprint.difference(fingerprint):
+            raise ValueError(
+                f"the calibration of {self.manifest.model} does not fit {model}: {difference}"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file, or leave what was there."""
+        encode = import_extra("safetensors.torch").save
+        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in TENSORS}
+        data = encode(tensors, metadata={"gossamer": json.dumps(asdict(self.manifest))})
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that `save` wrote; ValueError names the file and what is wrong with it."""
+        safetensors = import_extra("safetensors")
+        try:
+            with safetensors.safe_open(os.fspath(path), framework="pt") as file:
+                metadata = (file.metadata() or {}).get("gossamer")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{path}: not a safetensors file: {error}") from None
+        try:
+            if metadata is None:
+                raise ValueError("not a calibration: it has no manifest")
+            if set(tensors) != set(TENSORS):
+                raise ValueError(f"has tensors {sorted(tensors)}; must be {sorted(TENSORS)}")
+            return cls(Manifest.from_dict(json.loads(metadata)), **tensors)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def _distance_from_orthogonal(basis: Tensor) -> float:
+    wide = basis.to(torch.float64)
+    identity = torch.eye(wide.shape[-1], dtype=torch.float64, device=wide.device)
+    return float((wide.mT @ wide - identity).abs().max())

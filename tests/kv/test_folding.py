@@ -1,0 +1,185 @@
+"""Folding V's basis turns what attention sees and leaves what the model says."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from gossamer.integrations.transformers import (
+    attention_function,
+    calibrate,
+    causal_attention,
+    fingerprint,
+    kv_shape,
+)
+from gossamer.kv.calibration import Moments
+from gossamer.kv.folding import fold_v_basis
+from tests.integrations import FAMILIES, tiny_model
+
+pytest.importorskip("transformers")
+
+TOKENS = 96
+
+
+def random_ids(tokens=TOKENS):
+    return torch.randint(0, 97, (tokens,))
+
+
+@torch.no_grad()
+def values_and_logits(model, ids):
+    """What attention sees as V, per layer [Hk, T, D], and the logits."""
+    values = {}
+
+    def watch(layer, query, key, value, scaling):
+        values[layer] = value[0].clone()
+        return causal_attention(layer, query, key, value, scaling)
+
+    with attention_function(model, watch):
+        model(ids[None], use_cache=False)
+    return [values[layer] for layer in sorted(values)], model(ids[None], use_cache=False).logits
+
+
+def weights_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_untouched(model, before):
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_stay_and_v_turns(family):
+    model, ids = tiny_model(family), random_ids()
+    calibration = calibrate(model, ids)
+    values, logits = values_and_logits(model, ids)
+    fold_v_basis(model, calibration)
+    turned, folded_logits = values_and_logits(model, ids)
+
+    error = (folded_logits - logits).double().norm() / logits.double().norm()
+    assert error < 1e-5
+    for before, after, basis in zip(values, turned, calibration.v_basis, strict=True):
+        torch.testing.assert_close(after, before @ basis, rtol=1e-4, atol=1e-4)
+        assert (after - before).abs().max() > 0.1 * before.abs().max()
+
+
+def test_v_ends_in_its_principal_axes():
+    """Independent of how the basis was applied: V's second moment is now diagonal and sorted."""
+    model, ids = tiny_model("qwen2"), random_ids()
+    fold_v_basis(model, calibrate(model, ids))
+    values, _ = values_and_logits(model, ids)
+    for value in values:
+        second = value.double().mT @ value.double()
+        energies = second.diagonal(dim1=-2, dim2=-1)
+        scale = energies.max()
+        assert (second - energies.diag_embed()).abs().max() < 1e-4 * scale
+        assert (energies.diff(dim=-1) < 1e-4 * scale).all()
+
+
+def test_a_model_in_bfloat16():
+    model, ids = tiny_model("llama-bias"), random_ids()
+    calibration = calibrate(model, ids)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    _, logits = values_and_logits(model, ids)
+    fold_v_basis(half, calibration)
+    assert half.model.layers[0].self_attn.v_proj.weight.dtype is torch.bfloat16
+    _, folded = values_and_logits(half, ids)
+    assert (folded.float() - logits).norm() / logits.norm() < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_fingerprint_survives_dtype_and_folding(dtype):
+    model = tiny_model("qwen3")
+    before = fingerprint(model)
+    assert before.shape == kv_shape(model)
+    calibration = calibrate(model, random_ids())
+    model = model.to(dtype)
+    assert before.difference(fingerprint(model)) is None
+    fold_v_basis(model, calibration)
+    assert before.difference(fingerprint(model)) is None
+    assert before.difference(fingerprint(tiny_model("qwen3"))) is not None
+
+
+def test_another_model_is_refused():
+    model = tiny_model("llama")
+    before = weights_of(model)
+    other = tiny_model("llama")
+    other.name_or_path = "/some/where/other-model"
+    with pytest.raises(ValueError, match="of other-model does not fit LlamaForCausalLM: they have"):
+        fold_v_basis(model, calibrate(other, random_ids()))
+    with pytest.raises(ValueError, match=r"one has 3 layers, 6 query and 6 KV heads of 8, the oth"):
+        fold_v_basis(model, calibrate(tiny_model("llama-mha"), random_ids()))
+    assert_untouched(model, before)
+
+
+def test_folding_twice_is_refused():
+    model = tiny_model("qwen2")
+    calibration = calibrate(model, random_ids())
+    fold_v_basis(model, calibration)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match="Qwen2ForCausalLM: V's basis is already folded"):
+        fold_v_basis(model, calibration)
+    with pytest.raises(ValueError, match="already folded"):
+        fold_v_basis(copy.deepcopy(model), calibration)
+    with pytest.raises(ValueError, match="already folded"):
+        fold_v_basis(model.model, calibration)
+    assert_untouched(model, before)
+
+
+def drop_o_proj(attention):
+    del attention.o_proj
+
+
+def narrow_v_proj(attention):
+    attention.v_proj = nn.Linear(48, 8)
+
+
+def narrow_o_proj(attention):
+    attention.o_proj = nn.Linear(40, 48)
+
+
+def integer_v_proj(attention):
+    attention.v_proj.weight = nn.Parameter(torch.zeros(16, 48, dtype=torch.int8), False)
+
+
+def meta_o_proj(attention):
+    attention.o_proj = nn.Linear(48, 48, device="meta")
+
+
+def no_head_dim(attention):
+    del attention.head_dim
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (drop_o_proj, r"self_attn of layer 2 has no matrix o_proj\.weight"),
+        (narrow_v_proj, r"v_proj\.weight of layer 2 is \[8, 48\] .* must be \[16, 48\]"),
+        (narrow_o_proj, r"o_proj\.weight of layer 2 is \[48, 40\] .* must be \[48, 48\]"),
+        (integer_v_proj, r"v_proj\.weight of layer 2 is of torch\.int8; must be plain floats"),
+        (meta_o_proj, r"o_proj\.weight of layer 2 is on the meta device; must be plain floats"),
+        (no_head_dim, r"self_attn of layer 2 has no integer head_dim"),
+    ],
+)
+def test_modules_built_otherwise_are_refused(damage, message):
+    model = tiny_model("llama")
+    calibration = calibrate(model, random_ids())
+    damage(model.model.layers[2].self_attn)
+    first = model.model.layers[0].self_attn
+    before = weights_of(first)
+    with pytest.raises(ValueError, match=message):
+        fold_v_basis(model, calibration)
+    assert_untouched(first, before)
+
+
+def test_a_model_without_attention_is_refused():
+    model = tiny_model("llama")
+    calibration = calibrate(model, random_ids())
+    with pytest.raises(ValueError, match="Linear has no module called self_attn"):
+        fold_v_basis(nn.Linear(3, 3), calibration)
+
+
+def test_moments_take_any_model_shape():
+    assert Moments(kv_shape(tiny_model("mistral"))).kk.shape == (3, 3, 8, 8)
