@@ -16,7 +16,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gossamer.kv.fingerprint import Fingerprint, KVShape, import_extra
+from gossamer.kv.fingerprint import Fingerprint, import_extra
+from gossamer.kv.shape import KVShape
 
 __all__ = ["Bases", "Calibration", "Fingerprint", "KVShape", "Manifest", "Moments"]
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kv.calibration import Calibration
-from gossamer.kv.fingerprint import Fingerprint, KVShape
+from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.shape import KVShape
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Set on each attention layer. It lives as long as the module: a checkpoint saved after folding

@@ -15,7 +15,7 @@ from gossamer.integrations.transformers import (
     load_model,
     measure_moments,
 )
-from gossamer.kv.fingerprint import KVShape
+from gossamer.kv.shape import KVShape
 from tests.integrations import FAMILIES, tiny_model, write_gguf
 
 transformers = pytest.importorskip("transformers")

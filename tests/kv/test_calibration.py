@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gossamer.kv.calibration import Bases, Calibration, Manifest, Moments, energy_in_top_half
-from gossamer.kv.fingerprint import Fingerprint, KVShape
+from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.shape import KVShape
 
 SHAPE = KVShape(layers=2, query_heads=6, kv_heads=2, head_dim=16)
 

@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from gossamer.kv.fingerprint import Fingerprint, KVShape
+from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.shape import KVShape
 
 SHAPE = KVShape(layers=2, query_heads=6, kv_heads=2, head_dim=16)
 

@@ -1,0 +1,192 @@
+"""A KV cache in one line: layouts, bases and policies of K and V, and the dense window.
+
+A spec is a list of `key=value`, separated by commas; nothing in it needs quoting in a shell:
+
+    dense                                               float16, as usual
+    dense:int8                                          all entries in 8 bits, a scale per token
+    sparse:k=64,v=40                                    keep 64 entries of K and 40 of V per token
+    sparse:k=0.5,v=0.7,values=int8,basis=pca,window=64  prune 50% and 70%, in calibrated bases
+    k=dense:int4@channel,v=sparse:40:int4,v_basis=pca   K and V named separately
+
+The short forms begin with `dense[:type[@scales]]` or `sparse:`; the long form gives k= and v= a layout
+`dense[:type[@scales]]` or `sparse:keep[:type[@scales]]` each. Then, in any order: basis, k_basis and
+v_basis (none, pca), k_policy and v_policy, window and sink (multiples of 32), prefill (blocks, dense);
+after `sparse:` also values and scales.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from torch import Tensor
+
+from gossamer.kv.shape import KVShape
+from gossamer.kv.layouts import Dense, Side, Sparse, parse_keep, parse_layout, parse_type
+from gossamer.kv.policies import POLICIES
+from gossamer.ops.checks import one_of
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+DEFAULT_WINDOW = 32
+PREFILL = ("blocks", "dense")
+COMMON_KEYS = (
+    "k", "v", "basis", "k_basis", "v_basis", "k_policy", "v_policy", "window", "sink", "prefill",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KVConfig:
+    """The whole cache. Unknown keys and values are errors; `parse` and `str` are inverse.
+
+    What a query sees depends on positions alone: its own block of 32 tokens, the window / 32 blocks
+    before it and the first sink / 32 blocks are dense, everything else is as stored. prefill="dense"
+    lets prompts attend to dense keys throughout, as Mustafar does.
+    """
+
+    k: Side = Side(Dense())
+    v: Side = Side(Dense())
+    window: int = DEFAULT_WINDOW
+    sink: int = 0
+    prefill: str = "blocks"
+
+    def __post_init__(self) -> None:
+        for name, value in (("window", self.window), ("sink", self.sink)):
+            if value < 0 or value % BLOCK_TOKENS:
+                raise ValueError(f"{name} is {value}; must be a multiple of {BLOCK_TOKENS} from 0")
+        one_of("prefill", self.prefill, PREFILL)
+        for name, side in (("k", self.k), ("v", self.v)):
+            if name not in POLICIES[side.policy].sides:
+                valid = [p for p, policy in POLICIES.items() if name in policy.sides]
+                raise ValueError(
+                    f"{name}_policy is {side.policy!r}; must be one of {', '.join(valid)}"
+                )
+
+    @classmethod
+    def parse(cls, spec: str) -> Self:
+        """The config that `spec` names. Raises ValueError, naming what is wrong and what is valid."""
+        head, _, rest = spec.strip().partition(",")
+        try:
+            if head == "dense" or head.startswith("dense:"):
+                sides = [parse_layout(head)] * 2
+                pairs = _pairs(rest, [k for k in COMMON_KEYS if k not in ("k", "v")])
+            elif head.startswith("sparse:"):
+                pairs = _pairs(
+                    spec.strip().removeprefix("sparse:"), [*COMMON_KEYS, "values", "scales"]
+                )
+                values, scales = parse_type(pairs.get("values", "fp16"))
+                scales = pairs.get("scales", scales)
+                sides = [Sparse(parse_keep(_required(pairs, s)), values, scales) for s in "kv"]
+            else:
+                pairs = _pairs(spec.strip(), COMMON_KEYS)
+                sides = [parse_layout(_required(pairs, s)) for s in "kv"]
+            k, v = (
+                Side(
+                    layout,
+                    pairs.get(f"{name}_basis", pairs.get("basis", "none")),
+                    pairs.get(f"{name}_policy", "magnitude"),
+                )
+                for name, layout in zip("kv", sides, strict=True)
+            )
+            window = _whole_number(pairs, "window", DEFAULT_WINDOW)
+            sink = _whole_number(pairs, "sink", 0)
+            return cls(k, v, window, sink, pairs.get("prefill", "blocks"))
+        except ValueError as error:
+            raise ValueError(f"KV spec {spec!r}: {error}") from None
+
+    def __str__(self) -> str:
+        """The shortest spec of this config."""
+        k, v = self.k.layout, self.v.layout
+        if isinstance(k, Dense) and k == v:
+            parts = ["dense" if k == Dense() else str(k)]
+        elif isinstance(k, Sparse) and isinstance(v, Sparse) and replace(k, keep=v.keep) == v:
+            parts = [f"sparse:k={k.keep}", f"v={v.keep}"]
+            words = str(k).split(":")
+            parts += [f"values={words[2]}"] if words[2] != "fp16" else []
+        else:
+            parts = [f"k={k}", f"v={v}"]
+        if self.k.basis == self.v.basis:
+            parts += [f"basis={self.k.basis}"] if self.k.basis != "none" else []
+        else:
+            parts += [f"{n}_basis={s.basis}" for n, s in self._sides if s.basis != "none"]
+        parts += [f"{n}_policy={s.policy}" for n, s in self._sides if s.policy != "magnitude"]
+        parts += [f"window={self.window}"] if self.window != DEFAULT_WINDOW else []
+        parts += [f"sink={self.sink}"] if self.sink else []
+        parts += [f"prefill={self.prefill}"] if self.prefill != "blocks" else []
+        return ",".join(parts)
+
+    @property
+    def _sides(self) -> tuple[tuple[str, Side], tuple[str, Side]]:
+        return ("k", self.k), ("v", self.v)
+
+    def sees_dense(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether queries at these positions see keys at those dense; the tensors broadcast."""
+        block = key // BLOCK_TOKENS
+        near = block >= query // BLOCK_TOKENS - self.window // BLOCK_TOKENS
+        return near | (block < self.sink // BLOCK_TOKENS)
+
+    # ---- bytes, as stored ---------------------------------------------------------------
+
+    def block_bytes(self, shape: KVShape) -> int:
+        """K and V of 32 tokens, all layers and heads. Raises ValueError for an impossible shape."""
+        per_head = self.k.block_bytes(shape.head_dim) + self.v.block_bytes(shape.head_dim)
+        return per_head * shape.kv_heads * shape.layers
+
+    def bytes_per_token(self, shape: KVShape) -> float:
+        """Beyond the window. Not always whole: some scales are shared by 32 tokens."""
+        return self.block_bytes(shape) / BLOCK_TOKENS
+
+    def bytes_per_page(self, shape: KVShape, page_tokens: int = BLOCK_TOKENS) -> int:
+        """Raises ValueError unless page_tokens is a multiple of 32."""
+        if page_tokens < BLOCK_TOKENS or page_tokens % BLOCK_TOKENS:
+            raise ValueError(
+                f"page_tokens is {page_tokens}; must be a multiple of {BLOCK_TOKENS} from there on"
+            )
+        return self.block_bytes(shape) * (page_tokens // BLOCK_TOKENS)
+
+    def share(self, shape: KVShape) -> float:
+        """Bytes beyond the window relative to dense float16."""
+        return self.block_bytes(shape) / KVConfig().block_bytes(shape)
+
+    def tokens_that_fit(self, memory: int, shape: KVShape, sequences: int = 1) -> int:
+        """How many tokens `sequences` equally long ones can have together in `memory` bytes.
+
+        Each needs its dense float16 blocks (its own, window and sink) beside the stored ones.
+        """
+        if memory < 0 or sequences < 1:
+            raise ValueError(f"memory is {memory} and sequences {sequences}; must be >= 0 and >= 1")
+        each = memory // sequences
+        plain = KVConfig().block_bytes(shape)
+        dense_blocks = 1 + (self.window + self.sink) // BLOCK_TOKENS
+        stored = self.block_bytes(shape)
+        if self.k == self.v == Side(Dense()):
+            blocks = each // plain
+        elif each < dense_blocks * plain:
+            blocks = each // plain
+        else:
+            blocks = dense_blocks + (each - dense_blocks * plain) // stored
+        return blocks * BLOCK_TOKENS * sequences
+
+
+def _pairs(text: str, valid: Mapping[str, object] | list[str] | tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not value:
+            raise ValueError(f"{item!r} is not key=value")
+        one_of("key", key, valid)
+        if key in found:
+            raise ValueError(f"key {key!r} is there twice; must be there once")
+        found[key] = value
+    return found
+
+
+def _required(pairs: dict[str, str], key: str) -> str:
+    if key not in pairs:
+        raise ValueError(f"{key}= is missing; must be given")
+    return pairs[key]
+
+
+def _whole_number(pairs: dict[str, str], key: str, default: int) -> int:
+    text = pairs.get(key, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"{key} is {text!r}; must be a multiple of {BLOCK_TOKENS} from 0")
+    return int(text)

@@ -1,0 +1,161 @@
+"""How K and V are stored: dense or sparse, in which type, and what that takes in bytes."""
+
+from dataclasses import dataclass
+
+from gossamer.kv.policies import POLICIES
+from gossamer.ops.checks import one_of
+from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, VALUE_BITS, BlockFormat, valid_scales
+
+BASES = ("none", "pca")
+ALIASES = {"fp8": "fp8_e4m3"}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """All entries. dtype: fp32, fp16, bf16, fp8_e4m3, int8, int4, int3 or int2.
+
+    scales: "row" (one per token), "channel" (with a minimum, over the 32 tokens of a block; KIVI's
+    choice for K) or "group" (with a minimum, over 32 channels of a token; KIVI's for V); None for the
+    default of the dtype. Raises ValueError for anything else.
+    """
+
+    dtype: str = "fp16"
+    scales: str | None = None
+
+    def __post_init__(self) -> None:
+        _normalise(self, "dtype", dense=True)
+
+    def format(self, head_dim: int) -> BlockFormat:
+        """Raises ValueError for a head_dim that blocks cannot have."""
+        return BlockFormat(head_dim, None, self.dtype, self.scales)
+
+    def __str__(self) -> str:
+        return f"dense:{_typed(self.dtype, self.scales, dense=True)}"
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Exactly `keep` entries per row and a bitmap that says which.
+
+    keep: an integer from 1 to head_dim, or the fraction that is pruned, from 0.0 to below 1.0, which
+    keeps the nearest multiple of 8 (at least 8). values, scales: as in Dense, without "group".
+    """
+
+    keep: int | float
+    values: str = "fp16"
+    scales: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keep, bool) or not isinstance(self.keep, int | float):
+            raise TypeError(f"keep is {type(self.keep).__name__}; must be an int or a float")
+        if isinstance(self.keep, float) and not 0.0 <= self.keep < 1.0:
+            raise ValueError(
+                f"keep is {self.keep}; must be a fraction pruned from 0.0 to below 1.0"
+            )
+        if isinstance(self.keep, int) and self.keep < 1:
+            raise ValueError(f"keep is {self.keep}; must be 1 to the head_dim")
+        _normalise(self, "values", dense=False)
+
+    def kept(self, width: int) -> int:
+        """Entries kept of `width`. Raises ValueError for more than that."""
+        if isinstance(self.keep, float):
+            return min(max(round((1 - self.keep) * width / CHUNK), 1) * CHUNK, width)
+        if self.keep > width:
+            raise ValueError(f"keep is {self.keep}; must be 1 to {width}")
+        return self.keep
+
+    def format(self, head_dim: int) -> BlockFormat:
+        """Raises ValueError for a keep above head_dim, or a head_dim that blocks cannot have."""
+        return BlockFormat(head_dim, self.kept(head_dim), self.values, self.scales)
+
+    def __str__(self) -> str:
+        return f"sparse:{self.keep}:{_typed(self.values, self.scales, dense=False)}"
+
+
+Layout = Dense | Sparse
+
+
+@dataclass(frozen=True)
+class Side:
+    """K or V: its layout, the basis it is stored in, and the policy that chooses what is kept."""
+
+    layout: Layout
+    basis: str = "none"
+    policy: str = "magnitude"
+
+    def __post_init__(self) -> None:
+        one_of("basis", self.basis, BASES)
+        one_of("policy", self.policy, POLICIES)
+        if isinstance(self.layout, Dense) and self.policy != "magnitude":
+            raise ValueError(f"policy is {self.policy!r}; must be left out where nothing is pruned")
+        if self.by_channel and self.layout.scales not in ("none", "row"):
+            raise ValueError(
+                f"scales is {self.layout.scales!r}; must be left out for policy {self.policy!r}, "
+                "whose rows are channels already"
+            )
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether `keep` counts tokens of a block in each channel (see Policy.axis)."""
+        return POLICIES[self.policy].axis == "channel"
+
+    def format(self, head_dim: int) -> BlockFormat:
+        """The format of a block, or by channel of each 32 channels of it (see BlockStore)."""
+        return self.layout.format(BLOCK_TOKENS if self.by_channel else head_dim)
+
+    def block_bytes(self, head_dim: int) -> int:
+        """Stored bytes of 32 tokens of one KV head."""
+        parts = -(-head_dim // BLOCK_TOKENS) if self.by_channel else 1
+        return parts * self.format(head_dim).nbytes
+
+    def sparsity(self, head_dim: int) -> float:
+        """The share of entries that is really left out."""
+        fmt = self.format(head_dim)
+        return 0.0 if fmt.keep is None else 1 - fmt.keep / fmt.head_dim
+
+
+def parse_layout(text: str) -> Layout:
+    """`dense[:type[@scales]]` or `sparse:keep[:type[@scales]]`. Raises ValueError."""
+    kind, *words = text.split(":")
+    one_of("layout", kind, ("dense", "sparse"))
+    if len(words) > (2 if kind == "sparse" else 1) or (kind == "sparse" and not words):
+        raise ValueError(f"layout is {text!r}; must be {parse_layout.__doc__.split('. ')[0]}")  # type: ignore[union-attr]
+    if kind == "dense":
+        return Dense(*parse_type(words[0])) if words else Dense()
+    return Sparse(parse_keep(words[0]), *(parse_type(words[1]) if len(words) > 1 else ()))
+
+
+def parse_keep(text: str) -> int | float:
+    """`40` keeps 40 entries, `0.7` leaves out 70%. Raises ValueError."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(
+            f"keep is {text!r}; must be a number of entries or a fraction pruned"
+        ) from None
+
+
+def parse_type(text: str) -> tuple[str, str | None]:
+    """`int4@channel` -> ("int4", "channel"), `int4` -> ("int4", None)."""
+    values, _, scales = text.partition("@")
+    return ALIASES.get(values, values), scales or None
+
+
+def _typed(values: str, scales: str | None, dense: bool) -> str:
+    return values if scales == valid_scales(values, dense)[0] else f"{values}@{scales}"
+
+
+def _normalise(layout: Layout, field: str, dense: bool) -> None:
+    """Check the type and its scales, and put the default for missing scales."""
+    values = getattr(layout, field)
+    values = ALIASES.get(values, values)
+    one_of(field, values, VALUE_BITS)
+    valid = valid_scales(values, dense)
+    if layout.scales is not None:
+        one_of(f"scales of {values}", layout.scales, valid)
+    object.__setattr__(layout, field, values)
+    object.__setattr__(layout, "scales", layout.scales or valid[0])

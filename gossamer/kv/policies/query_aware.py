@@ -1,0 +1,25 @@
+"""Keys by what the sequence's own recent queries would make of them: Mustafar's output-aware K."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gossamer.kv.policies.base import Policy, PolicyState, Ranking
+from gossamer.kv.policies.queries import RecentQueries
+
+
+@dataclass(frozen=True)
+class QueryAware(Policy):
+    """Rank by |k_c| times the mean |q_c| of the last `window` queries; by |k_c| before the first."""
+
+    window: int = 32
+    name = "query_aware"
+    sides = ("k",)
+
+    def start(self) -> RecentQueries:
+        return RecentQueries(self.window)
+
+    def rank(self, x: Tensor, state: PolicyState) -> Ranking:
+        assert isinstance(state, RecentQueries)
+        queries = state.by_kv_head(x.shape[1])
+        return Ranking() if queries is None else Ranking(weights=queries.abs().mean((0, 2)))
