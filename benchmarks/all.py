@@ -1,9 +1,23 @@
 """Every benchmark in one run, with one table at the end."""
 
-from benchmarks import element_wise_mul_add, fused_add_gelu, fused_residual_rmsnorm
+from benchmarks import (
+    element_wise_mul_add,
+    fused_add_gelu,
+    fused_residual_rmsnorm,
+    kv_append,
+    kv_pack,
+    kv_unpack,
+)
 from gossamer.bench.suite import main
 
-SUITES = (element_wise_mul_add.SUITE, fused_add_gelu.SUITE, fused_residual_rmsnorm.SUITE)
+SUITES = (
+    element_wise_mul_add.SUITE,
+    fused_add_gelu.SUITE,
+    fused_residual_rmsnorm.SUITE,
+    kv_append.SUITE,
+    kv_pack.SUITE,
+    kv_unpack.SUITE,
+)
 
 if __name__ == "__main__":
     main(*SUITES)

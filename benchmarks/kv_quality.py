@@ -1,8 +1,8 @@
 """What KV caches cost in quality: change in NLL on WikiText-2, with K and V read from packed bytes.
 
 SmolLM2-135M-Instruct, 16,384 tokens in windows of 2,048; bases and weights from 8,192 other tokens.
-Every layer packs its K and V into blocks, unpacks them, and attends: dense near the query, as stored
-beyond (KVConfig). `make quality` runs it; about 20 minutes on two cores.
+Every layer packs its K and V into blocks, unpacks them, and attends: dense near the query, as
+stored beyond (KVConfig). `make quality` runs it; about 20 minutes on two cores.
 """
 
 import importlib.util

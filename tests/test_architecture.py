@@ -12,8 +12,8 @@ FLOORS = [
     {"_version"},
     {"native", "kernels"},
     {"ops"},
-    {"bench"},
-    {"diagnosis"},
+    {"bench", "kv"},
+    {"diagnosis", "integrations"},
     {"cli"},
 ]
 

@@ -75,8 +75,7 @@ GOSSAMER_INLINE Range range_with_zero(const float* x, int n) {
 }
 
 // codes = (x - minimum) * factor, rounded, within [least, most].
-GOSSAMER_INLINE void quantize(const float* x, int n, float minimum, float factor, int least, int most,
-                              int32_t* codes) {
+GOSSAMER_INLINE void quantize(const float* x, int n, float minimum, float factor, int least, int most, int32_t* codes) {
   for (int i = 0; i < n; i += kLanes) {
     const F32 y = (load(x + i) - minimum) * factor;
     I32 c = round_to_int(select(y == y, y, F32{}));
@@ -130,7 +129,7 @@ GOSSAMER_INLINE float fp8_value(uint32_t code) {
   const uint32_t magnitude = code & 0x7fu;
   float x = static_cast<float>(magnitude) * 0x1p-9f;
   if (magnitude >= 8) {
-    const uint32_t u = (magnitude << 20) + (120u << 23);
+    const uint32_t u = magnitude == 0x7f ? kNanRank : (magnitude << 20) + (120u << 23);
     std::memcpy(&x, &u, sizeof x);
   }
   return code & 0x80u ? -x : x;

@@ -31,8 +31,8 @@ void check_plain(const char* op, const char* name, const Tensor& t, ScalarType t
 
 void check_blocks(const char* op, const Tensor& blocks, const KvFormat& format, const Tensor& like) {
   check_plain(op, "blocks", blocks, ScalarType::Byte, like);
-  STD_TORCH_CHECK(blocks.dim() == 3 && blocks.size(2) == format.block_bytes, op,
-                  ": blocks must be [blocks, heads, ", format.block_bytes, "]");
+  STD_TORCH_CHECK(blocks.dim() == 3 && blocks.size(2) == format.block_bytes, op, ": blocks must be [blocks, heads, ",
+                  format.block_bytes, "]");
   STD_TORCH_CHECK(blocks.stride(2) == 1 && blocks.stride(0) % kAlignment == 0 && blocks.stride(1) % kAlignment == 0 &&
                       reinterpret_cast<uintptr_t>(blocks.const_data_ptr()) % kAlignment == 0,
                   op, ": blocks must be aligned to ", kAlignment, " bytes and contiguous in the last dimension");
@@ -74,7 +74,7 @@ KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t
   STD_TORCH_CHECK(type != nullptr, op, ": unknown values ", values.c_str());
   STD_TORCH_CHECK(kind != nullptr, op, ": unknown scales ", scales.c_str());
   const Scales s = kind->scales;
-  const bool fits = type->bits >= 16             ? s == Scales::none
+  const bool fits = type->bits >= 16              ? s == Scales::none
                     : type->values == Values::fp8 ? s == Scales::row
                                                   : s != Scales::none && (s != Scales::group || !keep);
   STD_TORCH_CHECK(fits, op, ": values ", values.c_str(), " do not go with scales ", scales.c_str());
@@ -152,9 +152,8 @@ KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks
   return call;
 }
 
-KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim,
-                               std::optional<int64_t> keep, const std::string& values, const std::string& scales,
-                               ScalarType dtype) {
+KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
+                               const std::string& values, const std::string& scales, ScalarType dtype) {
   const char* op = "kv_unpack";
   KvUnpackCall call{};
   KvUnpack& w = call.work;

@@ -30,8 +30,7 @@ struct KvUnpackCall {
   DType dtype;
   Tensor slots, out;
 };
-KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim,
-                               std::optional<int64_t> keep, const std::string& values, const std::string& scales,
-                               ScalarType dtype);
+KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
+                               const std::string& values, const std::string& scales, ScalarType dtype);
 
 }  // namespace gossamer

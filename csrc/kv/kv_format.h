@@ -6,8 +6,8 @@
 namespace gossamer {
 
 constexpr int kBlockTokens = 32;
-constexpr int kChunk = 8;    // values; a chunk of b-bit values is b bytes
-constexpr int kGroup = 32;   // channels that share a scale in Scales::group
+constexpr int kChunk = 8;   // values; a chunk of b-bit values is b bytes
+constexpr int kGroup = 32;  // channels that share a scale in Scales::group
 constexpr int kMaxHeadDim = 256;
 constexpr float kFp8Max = 448.0f;
 constexpr uint32_t kInfinity = 0x7f800000u;  // as the bits of a float
@@ -21,11 +21,11 @@ struct KvFormat {
   Values values;
   Scales scales;
   int head_dim;
-  int keep;         // entries of a row; head_dim when dense
-  bool sparse;      // has a bitmap
-  int bits;         // of a value
-  int chunks;       // of 8 values in a row
-  int values_at;    // bytes from the start of the block
+  int keep;       // entries of a row; head_dim when dense
+  bool sparse;    // has a bitmap
+  int bits;       // of a value
+  int chunks;     // of 8 values in a row
+  int values_at;  // bytes from the start of the block
   int scales_at;
   int block_bytes;
 };
@@ -39,8 +39,8 @@ struct KvPack {
   int64_t x_row_stride, x_head_stride;
   uint8_t* blocks;
   int64_t num_blocks, block_stride, block_head_stride;  // bytes
-  const int64_t* slots;   // or positions, with a block table
-  const int32_t* table;   // null: slots are given
+  const int64_t* slots;                                 // or positions, with a block table
+  const int32_t* table;                                 // null: slots are given
   int64_t table_stride, table_width;
   const float* weights;  // [heads, head_dim] or null
   const float* scores;   // like x or null

@@ -22,8 +22,8 @@ void check_slots(const char* op, const KvPack& w) {
   if (w.format.scales != Scales::channel) return;
   for (int64_t i = 0; i < w.rows; ++i) {
     const int64_t first = w.slots[i - i % kBlockTokens];
-    const bool whole = first < 0 ? w.slots[i] == -1
-                                 : first % kBlockTokens == 0 && w.slots[i] == first + i % kBlockTokens;
+    const bool whole =
+        first < 0 ? w.slots[i] == -1 : first % kBlockTokens == 0 && w.slots[i] == first + i % kBlockTokens;
     STD_TORCH_CHECK(whole, op, ": slots are not whole blocks");
   }
 }
@@ -42,16 +42,14 @@ void run(const char* op, const KvPackCall& call) {
 void kv_pack_cpu(const Tensor& x, const Tensor& blocks, const Tensor& slots, std::optional<int64_t> keep,
                  const std::string& values, const std::string& scales, std::optional<Tensor> weights,
                  std::optional<Tensor> scores) {
-  run("kv_pack",
-      prepare_kv_pack("kv_pack", x, blocks, slots, std::nullopt, keep, values, scales, weights, scores));
+  run("kv_pack", prepare_kv_pack("kv_pack", x, blocks, slots, std::nullopt, keep, values, scales, weights, scores));
 }
 
 void kv_append_cpu(const Tensor& x, const Tensor& blocks, const Tensor& block_table, const Tensor& positions,
                    std::optional<int64_t> keep, const std::string& values, const std::string& scales,
                    std::optional<Tensor> weights, std::optional<Tensor> scores) {
   const char* op = "kv_append";
-  KvPackCall call =
-      prepare_kv_pack(op, x, blocks, positions, block_table, keep, values, scales, weights, scores);
+  KvPackCall call = prepare_kv_pack(op, x, blocks, positions, block_table, keep, values, scales, weights, scores);
   KvPack& w = call.work;
   std::vector<int64_t> slots(w.rows, -1);
   for (int64_t i = 0; i < w.rows; ++i) {

@@ -7,8 +7,8 @@
 namespace gossamer {
 namespace {
 
-constexpr int kMaxWarps = 4;                  // tiles per thread block, unless they are too large:
-constexpr int kSharedBytes = 96 * 1024;       // at least two thread blocks per multiprocessor from sm_80 on
+constexpr int kMaxWarps = 4;                   // tiles per thread block, unless they are too large:
+constexpr int kSharedBytes = 96 * 1024;        // at least two thread blocks per multiprocessor from sm_80 on
 constexpr int kStaticSharedBytes = 48 * 1024;  // more must be asked for
 
 // ---- a tile: 32 rows of one head, in shared memory -------------------------------
@@ -313,9 +313,8 @@ template <class T, class Channels>
 GOSSAMER_INLINE void store_by_channel(const KvFormat& f, const T* row, Channels channels, const Place& place,
                                       const ChannelScratch& scratch) {
   const int most = (1 << f.bits) - 1;
-  store_coded(f, row, channels, place, [&](int c, float x) {
-    return cuda::quantize(x, scratch.coding[c].x, scratch.coding[c].y, 0, most);
-  });
+  store_coded(f, row, channels, place,
+              [&](int c, float x) { return cuda::quantize(x, scratch.coding[c].x, scratch.coding[c].y, 0, most); });
 }
 
 template <int Words>
@@ -408,8 +407,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, Words > 4 ? 2 : 6) kv_pack_ker
   if constexpr (Words > 0) {
     if constexpr (FloatRank) {
       const int64_t safe_row = row_index < w.rows ? row_index : w.rows - 1;
-      const float* scores =
-          w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
+      const float* scores = w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
       const float* weights = w.weights ? w.weights + head * f.head_dim : nullptr;
       const int half_row = Tile<__half>::row_bytes(f.head_dim);
       uint16_t* low = reinterpret_cast<uint16_t*>(memory + plan.ranks_at + threadIdx.x * half_row);

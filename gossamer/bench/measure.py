@@ -48,7 +48,8 @@ def measure(
 
     make_args: fresh random arguments each time it is called. oracle: the same function of the same
     arguments in higher precision; its results may have any dtype.
-    Raises WrongResultError when a result is off by more than its dtype allows, or not finite.
+    Raises WrongResultError when a result is off by more than its dtype allows, or not finite;
+    integers must be equal.
     """
     argument_sets = _rotation(make_args)
     results: list[Any] = [None] * len(argument_sets)
@@ -88,6 +89,10 @@ def _errors(got: Tensor, want: Tensor) -> tuple[float, float]:
     if got.shape != want.shape:
         raise WrongResultError(f"result has shape {list(got.shape)}; must be {list(want.shape)}")
     if got.numel() == 0:
+        return 0.0, 0.0
+    if not got.dtype.is_floating_point:
+        if not torch.equal(got, want):
+            raise WrongResultError(f"{int((got != want).sum())} of {got.numel()} bytes are wrong")
         return 0.0, 0.0
     difference = got.double() - want.double()
     largest = difference.abs().max().item()

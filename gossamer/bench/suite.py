@@ -26,7 +26,8 @@ class Case:
     """One shape and variant of an op.
 
     make_args: random arguments for (dtype, device). peers: what users would call instead, by name;
-    "eager" is the baseline. bytes: memory traffic the op needs, from its arguments.
+    "eager" is the baseline. bytes: memory traffic the op needs, from its arguments. wrap: how a
+    backend of ours is called, if not directly.
     """
 
     shape: tuple[int, ...]
@@ -35,14 +36,19 @@ class Case:
     bytes: Callable[..., int]
     flops: int
     variant: str = ""
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda call: call
 
 
 @dataclass(frozen=True)
 class Suite:
-    """All cases of one op; `cases(device, quick)` yields them."""
+    """All cases of one op; `cases(device, quick)` yields them.
+
+    exact: compare with the reference on the same arguments, not in float64.
+    """
 
     op: str
     cases: Callable[[str, bool], Iterable[Case]]
+    exact: bool = False
 
     @torch.inference_mode()
     def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:
@@ -61,12 +67,14 @@ class Suite:
         slow = {"reference", "triton" if device == "cpu" else ""}
         backends = [b for b in op.available(device) if b not in slow]
         runs: dict[str, Callable[..., Any]] = dict(case.peers)
-        runs |= {backend: partial(op, backend=backend) for backend in backends}
+        runs |= {backend: case.wrap(partial(op, backend=backend)) for backend in backends}
         warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)
         make_args = partial(case.make_args, dtype, device)
         needed_bytes = case.bytes(*make_args())
         for name, fn in runs.items():
-            result = measure(fn, make_args, self._oracle, warmup=warmup, iters=iters)
+            result = measure(
+                partial(self._call, fn), make_args, self._oracle, warmup=warmup, iters=iters
+            )
             yield Record.of(
                 result,
                 op=self.op,
@@ -80,7 +88,12 @@ class Suite:
                 device=device,
             )
 
+    def _call(self, fn: Callable[..., Any], *args: Any) -> tuple[Tensor, ...]:
+        return OPS[self.op].results(fn(*args), args)
+
     def _oracle(self, *args: Any) -> Any:
+        if self.exact:
+            return OPS[self.op].outputs(*args, backend="reference")
         wide = (a.double() if isinstance(a, Tensor) else a for a in args)
         return OPS[self.op].reference(*wide)
 

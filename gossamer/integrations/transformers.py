@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from gossamer._version import __version__
 from gossamer.kv.calibration import Bases, Calibration, Manifest, Moments
 from gossamer.kv.fingerprint import import_extra
-from gossamer.kv.shape import KVShape
 from gossamer.kv.folding import attention_layers, fingerprint, model_name
+from gossamer.kv.shape import KVShape
 
 __all__ = [
     "AttentionFunction",

@@ -8,10 +8,10 @@ A spec is a list of `key=value`, separated by commas; nothing in it needs quotin
     sparse:k=0.5,v=0.7,values=int8,basis=pca,window=64  prune 50% and 70%, in calibrated bases
     k=dense:int4@channel,v=sparse:40:int4,v_basis=pca   K and V named separately
 
-The short forms begin with `dense[:type[@scales]]` or `sparse:`; the long form gives k= and v= a layout
-`dense[:type[@scales]]` or `sparse:keep[:type[@scales]]` each. Then, in any order: basis, k_basis and
-v_basis (none, pca), k_policy and v_policy, window and sink (multiples of 32), prefill (blocks, dense);
-after `sparse:` also values and scales.
+The short forms begin with `dense[:type[@scales]]` or `sparse:`; the long form gives k= and v= a
+layout `dense[:type[@scales]]` or `sparse:keep[:type[@scales]]` each. Then, in any order: basis,
+k_basis and v_basis (none, pca), k_policy and v_policy, window and sink (multiples of 32), prefill
+(blocks, dense); after `sparse:` also values and scales.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,13 @@ from typing import Self
 
 from torch import Tensor
 
-from gossamer.kv.shape import KVShape
 from gossamer.kv.layouts import Dense, Side, Sparse, parse_keep, parse_layout, parse_type
 from gossamer.kv.policies import POLICIES
+from gossamer.kv.shape import KVShape
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
+DENSE = Side(Dense())
 DEFAULT_WINDOW = 32
 PREFILL = ("blocks", "dense")
 COMMON_KEYS = (
@@ -38,12 +39,12 @@ class KVConfig:
     """The whole cache. Unknown keys and values are errors; `parse` and `str` are inverse.
 
     What a query sees depends on positions alone: its own block of 32 tokens, the window / 32 blocks
-    before it and the first sink / 32 blocks are dense, everything else is as stored. prefill="dense"
-    lets prompts attend to dense keys throughout, as Mustafar does.
+    before it and the first sink / 32 blocks are dense, everything else is as stored.
+    prefill="dense" lets prompts attend to dense keys throughout, as Mustafar does.
     """
 
-    k: Side = Side(Dense())
-    v: Side = Side(Dense())
+    k: Side = DENSE
+    v: Side = DENSE
     window: int = DEFAULT_WINDOW
     sink: int = 0
     prefill: str = "blocks"
@@ -62,7 +63,7 @@ class KVConfig:
 
     @classmethod
     def parse(cls, spec: str) -> Self:
-        """The config that `spec` names. Raises ValueError, naming what is wrong and what is valid."""
+        """The config that `spec` names. Raises ValueError: what is wrong, and what is valid."""
         head, _, rest = spec.strip().partition(",")
         try:
             if head == "dense" or head.startswith("dense:"):
@@ -157,9 +158,7 @@ class KVConfig:
         plain = KVConfig().block_bytes(shape)
         dense_blocks = 1 + (self.window + self.sink) // BLOCK_TOKENS
         stored = self.block_bytes(shape)
-        if self.k == self.v == Side(Dense()):
-            blocks = each // plain
-        elif each < dense_blocks * plain:
+        if self.k == self.v == DENSE or each < dense_blocks * plain:
             blocks = each // plain
         else:
             blocks = dense_blocks + (each - dense_blocks * plain) // stored

@@ -15,8 +15,8 @@ class Dense:
     """All entries. dtype: fp32, fp16, bf16, fp8_e4m3, int8, int4, int3 or int2.
 
     scales: "row" (one per token), "channel" (with a minimum, over the 32 tokens of a block; KIVI's
-    choice for K) or "group" (with a minimum, over 32 channels of a token; KIVI's for V); None for the
-    default of the dtype. Raises ValueError for anything else.
+    choice for K) or "group" (with a minimum, over 32 channels of a token; KIVI's for V); None for
+    the default of the dtype. Raises ValueError for anything else.
     """
 
     dtype: str = "fp16"
@@ -37,8 +37,9 @@ class Dense:
 class Sparse:
     """Exactly `keep` entries per row and a bitmap that says which.
 
-    keep: an integer from 1 to head_dim, or the fraction that is pruned, from 0.0 to below 1.0, which
-    keeps the nearest multiple of 8 (at least 8). values, scales: as in Dense, without "group".
+    keep: an integer from 1 to head_dim, or the fraction that is pruned, from 0.0 to below 1.0,
+    which keeps the nearest multiple of 8 (at least 8). values, scales: as in Dense, without
+    "group".
     """
 
     keep: int | float

@@ -18,8 +18,8 @@ class BlockStore:
     """Blocks of one layer. blocks: uint8 [num_blocks, heads, side.block_bytes(head_dim)].
 
     Rows of a policy that selects by channel are stored as channels: 32 channels of 32 tokens are a
-    block of their own, whose rows are channels and whose entries are tokens (channels are padded with
-    zeros to a multiple of 32). Such blocks are written and read whole.
+    block of their own, whose rows are channels and whose entries are tokens (channels are padded
+    with zeros to a multiple of 32). Such blocks are written and read whole.
     """
 
     side: Side
@@ -68,7 +68,7 @@ class BlockStore:
         return joined[..., : self.head_dim].contiguous()
 
     def _by_channel(self, x: Tensor) -> Tensor:
-        """[N, heads, head_dim] -> [N, heads * groups of 32 channels, 32 tokens]; rows are channels."""
+        """[N, heads, head_dim] -> [N, heads * groups of channels, 32 tokens]; rows are channels."""
         _check_whole(x.shape[0])
         padded = torch.nn.functional.pad(x, (0, -self.head_dim % BLOCK_TOKENS))
         split = padded.view(-1, BLOCK_TOKENS, x.shape[1], padded.shape[2] // 32, 32)
@@ -99,5 +99,5 @@ def _whole_blocks(slots: Tensor) -> Tensor:
 def _check_whole(rows: int) -> None:
     if rows % BLOCK_TOKENS:
         raise ValueError(
-            f"{rows} rows; must be a multiple of {BLOCK_TOKENS} for a policy that selects by channel"
+            f"{rows} rows; must be a multiple of {BLOCK_TOKENS}, as the policy selects by channel"
         )

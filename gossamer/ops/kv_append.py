@@ -14,6 +14,8 @@ from gossamer.ops.kv_checks import (
     check_ranking,
     check_rows,
     check_slots,
+    on_host,
+    to_device_of,
 )
 from gossamer.ops.registry import Op
 
@@ -32,12 +34,16 @@ def kv_append(
     """Store row i of x [sequences, heads, head_dim] as token positions[i] of sequence i.
 
     block_table: int32 [sequences, max_blocks], where block b of sequence i is block_table[i, b] of
-    `blocks`. positions: int64 [sequences]; -1 skips the row, as a padded batch in a CUDA graph needs.
-    The rest is as in `kv_pack`, but for formats with scales per channel, which cannot be written one
-    token at a time. Raises TypeError or ValueError, before anything is written.
+    `blocks`. positions: int64 [sequences]; -1 skips the row, as a padded batch in a CUDA graph
+    needs. The rest is as in `kv_pack`, but for formats with scales per channel, which cannot be
+    written one token at a time. Raises TypeError or ValueError, before anything is written; numbers
+    on a GPU are trusted as in `kv_pack`, and a table and positions on the CPU are checked there.
     """
-    args = (x, blocks, block_table, positions, fmt.keep, fmt.values, fmt.scales, weights, scores)
-    _op(*args, backend=backend)
+    options = (fmt.keep, fmt.values, fmt.scales, weights, scores)
+    if on_host(positions, x) and on_host(block_table, x):
+        _check_numbers(blocks, block_table, positions)
+        block_table, positions = to_device_of(x, block_table), to_device_of(x, positions)
+    _op(x, blocks, block_table, positions, *options, backend=backend)
 
 
 def slots_of(block_table: Tensor, positions: Tensor) -> Tensor:
@@ -107,10 +113,13 @@ def _check_values(
     weights: Tensor | None = None,
     scores: Tensor | None = None,
 ) -> None:
+    check_alignment("kv_append", blocks)
+    if positions.device.type == "cpu":
+        _check_numbers(blocks, block_table, positions)
+
+
+def _check_numbers(blocks: Tensor, block_table: Tensor, positions: Tensor) -> None:
     op = "kv_append"
-    check_alignment(op, blocks)
-    if positions.device.type != "cpu":
-        return
     last = block_table.shape[1] * BLOCK_TOKENS - 1
     wrong = positions[(positions < -1) | (positions > last)]
     if wrong.numel():
@@ -122,7 +131,8 @@ def _check_values(
     wrong = named[(named < 0) | (named >= blocks.shape[0])]
     if wrong.numel():
         raise ValueError(
-            f"{op}: the block of a position is {wrong[0].item()}; must be 0 to {blocks.shape[0] - 1}"
+            f"{op}: the block of a position is {wrong[0].item()}; "
+            f"must be 0 to {blocks.shape[0] - 1}"
         )
     check_slots(op, slots_of(block_table, positions), blocks.shape[0], unique=True)
 

@@ -53,7 +53,8 @@ def check_blocks(op: str, blocks: Any, fmt: BlockFormat, device: torch.device) -
     strides = blocks.stride()
     if strides[2] != 1 or strides[0] % ALIGNMENT or strides[1] % ALIGNMENT:
         raise ValueError(
-            f"{op}: blocks has strides {list(strides)}; must be multiples of {ALIGNMENT}, and 1 last"
+            f"{op}: blocks has strides {list(strides)}; "
+            f"must be multiples of {ALIGNMENT}, and 1 in the last dimension"
         )
 
 
@@ -79,6 +80,17 @@ def check_ranking(
             raise ValueError(f"{op}: {name} is given; must be None where nothing is left out")
     if weights is not None and scores is not None:
         raise ValueError(f"{op}: weights and scores are both given; must be one of them")
+
+
+def on_host(numbers: Any, x: Any) -> bool:
+    """Whether the numbers are on the CPU and the rows on a GPU."""
+    tensors = isinstance(numbers, Tensor) and isinstance(x, Tensor)
+    return tensors and numbers.device.type == "cpu" and x.device.type == "cuda"
+
+
+def to_device_of(x: Tensor, numbers: Tensor) -> Tensor:
+    """A copy beside x, queued on the current stream."""
+    return numbers.to(x.device, non_blocking=True)
 
 
 def check_slots(op: str, slots: Tensor, num_blocks: int, *, unique: bool) -> None:

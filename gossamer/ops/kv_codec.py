@@ -1,8 +1,8 @@
 """Rows to blocks and back in plain torch: what selection, values, scales and bits mean.
 
-Every step is exact or rounds once, to nearest even, so that all backends write the same bytes: scales
-are float16 rounded away from zero (minima down), which makes every code fit without clamping and every
-value come back within half a step; code times scale is exact in float32.
+Every step is exact or rounds once, to nearest even, so that all backends write the same bytes:
+scales are float16 rounded away from zero (minima down), which makes every code fit without clamping
+and every value come back within half a step; code times scale is exact in float32.
 """
 
 from dataclasses import dataclass
@@ -230,7 +230,8 @@ def _half(raw: Tensor) -> Tensor:
 def _bitmap(channels: Tensor, head_dim: int) -> Tensor:
     mask = channels.new_zeros((*channels.shape[:-1], head_dim)).scatter_(-1, channels, 1)
     weights = 1 << torch.arange(8, device=channels.device)
-    return (mask.unflatten(-1, (-1, 8)) * weights).sum(-1).to(torch.uint8)
+    bitmap: Tensor = (mask.unflatten(-1, (-1, 8)) * weights).sum(-1).to(torch.uint8)
+    return bitmap
 
 
 def _to_bytes(codes: Tensor, bits: int) -> Tensor:
@@ -244,7 +245,7 @@ def _to_bytes(codes: Tensor, bits: int) -> Tensor:
 
 def _from_bytes(raw: Tensor, bits: int, signed: bool) -> Tensor:
     """Bytes [..., n / 8, b] -> codes [..., n]."""
-    codes = raw.long()
+    codes: Tensor = raw.long()
     if bits != 8:
         word = (codes << (8 * torch.arange(bits, device=raw.device))).sum(-1, keepdim=True)
         codes = (word >> (bits * torch.arange(CHUNK, device=raw.device))) & (2**bits - 1)

@@ -15,6 +15,8 @@ from gossamer.ops.kv_checks import (
     check_rows,
     check_slots,
     check_whole_blocks,
+    on_host,
+    to_device_of,
 )
 from gossamer.ops.registry import Op
 
@@ -32,18 +34,22 @@ def kv_pack(
     """Store rows x [N, heads, head_dim] in slots [N] of `blocks` [num_blocks, heads, fmt.nbytes].
 
     Slot s is token s % 32 of block s // 32; -1 skips the row. A sparse format keeps exactly
-    `fmt.keep` entries of each row: those of largest |x|, or |x * weights| (weights [heads, head_dim],
-    float32), or |scores| (scores like x, float32). Ties go to the lower channel. NaN ranks above
-    infinity, so it is kept; with scales, one NaN or infinity among the kept entries (or one too large
-    for a float16 scale) makes everything that shares its scale NaN.
+    `fmt.keep` entries of each row: those of largest |x|, or |x * weights| (weights [heads,
+    head_dim], float32), or |scores| (scores like x, float32). Ties go to the lower channel. NaN
+    ranks above infinity, so it is kept; with scales, one NaN or infinity among the kept entries (or
+    one too large for a float16 scale) makes everything that shares its scale NaN.
 
     x: float32, float16 or bfloat16, any strides. blocks: uint8, 16-byte aligned, written in place.
-    slots: int64. A format with scales per channel is written in whole blocks: N is a multiple of 32,
-    and each 32 slots are those of one block in order.
-    Raises TypeError or ValueError, before anything is written. The numbers in slots on a GPU are not
-    looked at (that would wait for them): there a slot out of range is skipped, and of rows with the
-    same slot any may win. Check them on the host, where they come from.
+    slots: int64. A format with scales per channel is written in whole blocks: N is a multiple of
+    32, and each 32 slots are those of one block in order.
+    Raises TypeError or ValueError, before anything is written. Slots on the CPU are checked, also
+    when x is on a GPU, to which they are then copied. Slots on a GPU are trusted, because looking
+    at them would wait for them: one out of range is skipped, and of rows with the same slot any may
+    win.
     """
+    if on_host(slots, x):
+        _check_numbers(slots, blocks.shape[0], fmt.scales)
+        slots = to_device_of(x, slots)
     _op(x, blocks, slots, fmt.keep, fmt.values, fmt.scales, weights, scores, backend=backend)
 
 
@@ -98,9 +104,13 @@ def _check_values(
 ) -> None:
     check_alignment("kv_pack", blocks)
     if slots.device.type == "cpu":
-        check_slots("kv_pack", slots, blocks.shape[0], unique=True)
-        if scales == "channel":
-            check_whole_blocks("kv_pack", slots)
+        _check_numbers(slots, blocks.shape[0], scales)
+
+
+def _check_numbers(slots: Tensor, num_blocks: int, scales: str | None) -> None:
+    check_slots("kv_pack", slots, num_blocks, unique=True)
+    if scales == "channel":
+        check_whole_blocks("kv_pack", slots)
 
 
 _op = Op(

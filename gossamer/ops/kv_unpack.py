@@ -12,6 +12,8 @@ from gossamer.ops.kv_checks import (
     check_format,
     check_plain,
     check_slots,
+    on_host,
+    to_device_of,
 )
 from gossamer.ops.registry import Op
 
@@ -26,10 +28,13 @@ def kv_unpack(
 ) -> Tensor:
     """Rows [N, heads, head_dim] of `dtype` that lie in slots [N] of blocks, zero where left out.
 
-    blocks: uint8 [num_blocks, heads, fmt.nbytes]. slots: int64, in any order, also repeated; -1 (on a
-    GPU also one out of range) gives a row of zeros. Values are exact in float32 and rounded once.
+    blocks: uint8 [num_blocks, heads, fmt.nbytes]. slots: int64, in any order, also repeated; -1 (on
+    a GPU also one out of range) gives a row of zeros. Values are exact in float32 and rounded once.
     Raises TypeError or ValueError.
     """
+    if on_host(slots, blocks):
+        check_slots("kv_unpack", slots, blocks.shape[0], unique=False)
+        slots = to_device_of(blocks, slots)
     args = (blocks, slots, fmt.head_dim, fmt.keep, fmt.values, fmt.scales, dtype)
     result: Tensor = _op(*args, backend=backend)
     return result

@@ -12,7 +12,7 @@ torch.export and opcheck see plain custom ops:
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ class Op:
         self.name = name
         self.reference = reference
         self.mutates = mutates
+        names = list(inspect.signature(reference).parameters)
+        self._written = [names.index(name) for name in mutates]
         self.example = example
         self._check_structure = check
         self._check_values = check_values
@@ -109,11 +111,12 @@ class Op:
 
     def outputs(self, *args: Any, backend: str | None = None) -> tuple[Tensor, ...]:
         """All tensors that a call makes or writes to; the arguments themselves stay as they are."""
-        names = list(inspect.signature(self.reference).parameters)
-        written = [names.index(name) for name in self.mutates]
-        copies = [a.clone() if i in written else a for i, a in enumerate(args)]
-        result = self(*copies, backend=backend)
-        return flat(result) + tuple(copies[i] for i in written)
+        copies = [a.clone() if i in self._written else a for i, a in enumerate(args)]
+        return self.results(self(*copies, backend=backend), copies)
+
+    def results(self, returned: Any, args: Sequence[Any]) -> tuple[Tensor, ...]:
+        """The tensors that a call with these arguments returned or wrote to."""
+        return flat(returned) + tuple(args[i] for i in self._written)
 
     def __call__(self, *args: Any, backend: str | None = None) -> Any:
         # Every overload checks its own arguments. Those in C++ cost nothing but speak tersely, so

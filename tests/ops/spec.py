@@ -1,6 +1,7 @@
 """What a test of an op needs to know about it, and the grid of inputs that all ops share.
 
-`tests/ops/test_<op>.py` defines `SPEC`; the generic tests find it there for every registered op.
+`tests/ops/test_<op>.py` defines `SPEC`, where the generic tests find it. The ops on KV blocks are
+of another kind: they define `BAD_CALLS` and bring tests of their own.
 """
 
 import importlib
@@ -79,9 +80,33 @@ def _describe(wrong: Tensor, got: Tensor, want: Tensor, allowed: Tensor) -> str:
     )
 
 
+def _test_module(op: str) -> Any:
+    return importlib.import_module(f"tests.ops.test_{op}")
+
+
 def spec_of(op: str) -> OpSpec:
-    spec: OpSpec = importlib.import_module(f"tests.ops.test_{op}").SPEC
+    spec: OpSpec = _test_module(op).SPEC
     return spec
+
+
+def specified() -> list[str]:
+    """The ops with an OpSpec."""
+    return [name for name in OPS if not name.startswith("kv_")]
+
+
+def bad_calls_of(op: str) -> list[tuple[tuple[Any, ...], type[Exception], str]]:
+    return spec_of(op).bad_calls if op in specified() else _test_module(op).BAD_CALLS
+
+
+def bad_values_of(op: str) -> list[tuple[tuple[Any, ...], type[Exception], str]]:
+    """Bad numbers inside of tensors, which are looked at on the CPU alone."""
+    return getattr(_test_module(op), "BAD_VALUES", [])
+
+
+def example(op: str, device: str = "cpu", shape: tuple[int, ...] = (3, 8)) -> tuple[Any, ...]:
+    """Valid arguments."""
+    make = lambda *size: torch.randn(size, device=device)  # noqa: E731
+    return next(spec_of(op).inputs(shape, make)) if op in specified() else OPS[op].example(make)
 
 
 def runs(*names: str) -> list[Any]:
@@ -94,7 +119,7 @@ def runs(*names: str) -> list[Any]:
             id=f"{name}-{backend}-{device}",
             marks=[pytest.mark.gpu] if device == "cuda" else [],
         )
-        for name in names or OPS
+        for name in names or specified()
         for backend in OPS[name].backends
         for device in devices[backend]
     ]

@@ -1,7 +1,7 @@
 """What to keep of K and V: one policy per file, one dataclass each.
 
-To add one: a file with a dataclass that extends `Policy`, its class in `POLICIES`, and its oracle in
-tests/kv/test_policies.py, whose matrix then runs over it.
+To add one: a file with a dataclass that extends `Policy`, its class in `POLICIES`, and its oracle
+in tests/kv/test_policies.py, whose matrix then runs over it.
 """
 
 from torch import Tensor

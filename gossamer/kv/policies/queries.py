@@ -29,4 +29,5 @@ class RecentQueries(PolicyState):
             raise ValueError(
                 f"queries have {self.queries.shape[1]} heads; must be a multiple of {kv_heads}"
             )
-        return self.queries.unflatten(1, (kv_heads, -1))
+        split: Tensor = self.queries.unflatten(1, (kv_heads, -1))
+        return split

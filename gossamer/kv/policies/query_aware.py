@@ -10,7 +10,7 @@ from gossamer.kv.policies.queries import RecentQueries
 
 @dataclass(frozen=True)
 class QueryAware(Policy):
-    """Rank by |k_c| times the mean |q_c| of the last `window` queries; by |k_c| before the first."""
+    """Rank by |k_c| times the mean |q_c| of the last `window` queries, by |k_c| without any."""
 
     window: int = 32
     name = "query_aware"

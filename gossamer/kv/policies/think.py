@@ -16,7 +16,7 @@ class ThinKState(RecentQueries):
 
 @dataclass(frozen=True)
 class ThinK(Policy):
-    """Keep the channels with the largest |Q_c| |K_c|, fixed when a sequence's first rows are packed.
+    """Keep the channels of largest |Q_c| |K_c|, fixed when a sequence's first rows are packed.
 
     |Q_c| is the norm over the last `window` queries of all query heads of a KV head (1 before the
     first query), |K_c| the norm over the rows.

@@ -1,0 +1,168 @@
+"""Specs, the position rule and capacity planning."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.kv.config import KVConfig
+from gossamer.kv.layouts import Dense, Side, Sparse
+from gossamer.kv.policies import POLICIES
+from gossamer.kv.shape import KVShape
+from gossamer.ops.kv_block import VALUE_BITS, valid_scales
+
+LLAMA = KVShape(layers=32, query_heads=32, kv_heads=8, head_dim=128)
+
+MEANINGS = {
+    "dense": KVConfig(),
+    "dense:int8": KVConfig(Side(Dense("int8")), Side(Dense("int8"))),
+    "dense:fp8": KVConfig(Side(Dense("fp8_e4m3")), Side(Dense("fp8_e4m3"))),
+    "sparse:k=64,v=40": KVConfig(Side(Sparse(64)), Side(Sparse(40))),
+    "sparse:k=64,v=40,values=int8,basis=pca,window=64": KVConfig(
+        Side(Sparse(64, "int8"), "pca"), Side(Sparse(40, "int8"), "pca"), window=64
+    ),
+    "sparse:k=0.5,v=0.7,sink=32,prefill=dense": KVConfig(
+        Side(Sparse(0.5)), Side(Sparse(0.7)), sink=32, prefill="dense"
+    ),
+    "sparse:k=64,v=40,values=int4@channel": KVConfig(
+        Side(Sparse(64, "int4", "channel")), Side(Sparse(40, "int4", "channel"))
+    ),
+    "k=dense:int4@channel,v=sparse:40:int4,v_basis=pca,window=0": KVConfig(
+        Side(Dense("int4", "channel")), Side(Sparse(40, "int4"), "pca"), window=0
+    ),
+    "sparse:k=64,v=16,k_policy=weighted,v_policy=per_channel": KVConfig(
+        Side(Sparse(64), policy="weighted"), Side(Sparse(16), policy="per_channel")
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", MEANINGS)
+def test_what_a_spec_means(spec):
+    assert KVConfig.parse(spec) == MEANINGS[spec]
+    assert str(MEANINGS[spec]) == spec.replace("fp8", "fp8_e4m3")
+
+
+def test_other_ways_to_say_it():
+    assert KVConfig.parse("sparse:v=40,window=64,k=64") == KVConfig.parse(
+        "sparse:k=64,v=40,window=64"
+    )
+    assert KVConfig.parse("sparse:k=8,v=8,values=int4,scales=channel") == KVConfig.parse(
+        "k=sparse:8:int4@channel,v=sparse:8:int4@channel"
+    )
+    assert KVConfig.parse("k=dense,v=dense") == KVConfig.parse(" dense ")
+
+
+@st.composite
+def sides(draw: st.DrawFn, name: str) -> Side:
+    dense = draw(st.booleans())
+    values = draw(st.sampled_from(sorted(VALUE_BITS)))
+    scales = draw(st.sampled_from(valid_scales(values, dense)))
+    basis = draw(st.sampled_from(["none", "pca"]))
+    if dense:
+        return Side(Dense(values, scales), basis)
+    policy = draw(st.sampled_from([p for p, c in POLICIES.items() if name in c.sides]))
+    by_channel = POLICIES[policy].axis == "channel"
+    if by_channel and scales == "channel":
+        scales = "row"
+    fraction = st.floats(0, 1, exclude_max=True)
+    keep = draw(st.integers(1, 32 if by_channel else 128) | fraction)
+    return Side(Sparse(keep, values, scales), basis, policy)
+
+
+@given(
+    k=sides("k"),
+    v=sides("v"),
+    window=st.integers(0, 8).map(lambda n: 32 * n),
+    sink=st.integers(0, 8).map(lambda n: 32 * n),
+    prefill=st.sampled_from(["blocks", "dense"]),
+)
+def test_every_config_survives_a_round_trip(k, v, window, sink, prefill):
+    config = KVConfig(k, v, window, sink, prefill)
+    assert KVConfig.parse(str(config)) == config
+    assert config.block_bytes(LLAMA) > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "k= is missing; must be given"),
+        ("sparse", "'sparse' is not key=value"),
+        ("sparse:k=64", "v= is missing; must be given"),
+        ("sparse:k=0,v=8", "keep is 0; must be 1 to the head_dim"),
+        ("sparse:k=64,v=40,values=int5", "values is 'int5'; must be one of fp32, fp16,"),
+        ("sparse:k=64,v=40,size=3", "key is 'size'; must be one of k, v, basis,"),
+        ("sparse:k=64,v=40,k=3", "key 'k' is there twice; must be there once"),
+        ("sparse:k=64,v=40,window=40", "window is 40; must be a multiple of 32 from 0"),
+        ("sparse:k=64,v=40,window=-32", "window is '-32'; must be a multiple of 32 from 0"),
+        ("sparse:k=64,v=40,sink=x", "sink is 'x'; must be a multiple of 32 from 0"),
+        ("sparse:k=64,v=40,basis=svd", "basis is 'svd'; must be one of none, pca"),
+        ("sparse:k=64,v=40,v_policy=weighted", "v_policy is 'weighted'; must be one of magnitude,"),
+        ("sparse:k=64,v=40,prefill=no", "prefill is 'no'; must be one of blocks, dense"),
+        ("sparse:k=64,v=40,window", "'window' is not key=value"),
+        ("dense:int8,values=int8", "key is 'values'; must be one of basis,"),
+        ("dense:int9", "dtype is 'int9'; must be one of fp32, fp16,"),
+        ("dense,k=8", "key is 'k'; must be one of basis,"),
+        ("k=sparse:40", "v= is missing; must be given"),
+        ("k=40,v=40", "layout is '40'; must be one of dense, sparse"),
+        ("k=dense,v=dense,values=int8", "key is 'values'; must be one of k, v,"),
+    ],
+)
+def test_bad_specs(spec, message):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        KVConfig.parse(spec)
+    assert str(raised.value).startswith(f"KV spec {spec!r}: {message}")
+
+
+def test_what_a_query_sees_depends_on_positions_alone():
+    """Its own block, window / 32 blocks before it and the sink are dense."""
+    config = KVConfig.parse("sparse:k=64,v=40,window=64,sink=32")
+    positions = torch.arange(256)
+    dense = config.sees_dense(positions[:, None], positions)
+    for i in (0, 31, 32, 95, 96, 200, 255):
+        for j in range(256):
+            block, own = j // 32, i // 32
+            assert dense[i, j].item() == (block >= own - 2 or block == 0)
+
+
+def test_bytes_of_a_model():
+    config = KVConfig.parse("sparse:k=64,v=40")
+    per_token = (144 + 96) * 8 * 32
+    assert config.bytes_per_token(LLAMA) == per_token
+    assert config.bytes_per_page(LLAMA) == 32 * per_token
+    assert config.bytes_per_page(LLAMA, 128) == 128 * per_token
+    assert config.share(LLAMA) == (144 + 96) / 512
+    assert KVConfig().share(LLAMA) == 1
+    with pytest.raises(ValueError, match="page_tokens is 48; must be a multiple of 32"):
+        config.bytes_per_page(LLAMA, 48)
+
+
+def test_tokens_that_fit():
+    dense, sparse = KVConfig(), KVConfig.parse("sparse:k=64,v=40,window=32")
+    block = 32 * 512 * 8 * 32
+    assert dense.tokens_that_fit(10 * block, LLAMA) == 320
+    assert dense.tokens_that_fit(10 * block - 1, LLAMA) == 288
+    # Two dense blocks, then blocks of 240 / 512 the size.
+    assert sparse.tokens_that_fit(10 * block, LLAMA) == 32 * (2 + int(8 * 512 / 240))
+    assert sparse.tokens_that_fit(10 * block, LLAMA, sequences=2) == 2 * 32 * (
+        2 + int(3 * 512 / 240)
+    )
+    assert sparse.tokens_that_fit(block, LLAMA) == 32
+    assert sparse.tokens_that_fit(0, LLAMA) == 0
+    with pytest.raises(ValueError, match="memory is -1 and sequences 1; must be"):
+        sparse.tokens_that_fit(-1, LLAMA)
+
+
+@given(tokens=st.integers(0, 5000), sequences=st.integers(1, 5), window=st.integers(0, 4))
+def test_what_fits_does_fit(tokens, sequences, window):
+    """Never more bytes than there are, and one more block per sequence would be too many."""
+    config = KVConfig.parse(f"sparse:k=64,v=40,window={32 * window}")
+    memory = tokens * 100_000
+    fits = config.tokens_that_fit(memory, LLAMA, sequences)
+
+    def needed(blocks: int) -> int:
+        near = min(blocks, 1 + window)
+        each = near * KVConfig().block_bytes(LLAMA) + (blocks - near) * config.block_bytes(LLAMA)
+        return sequences * each
+
+    blocks = fits // (32 * sequences)
+    assert needed(blocks) <= memory < needed(blocks + 1)

@@ -1,0 +1,139 @@
+"""Formats, rows and oracles for the tests of the ops on KV blocks.
+
+The oracles here are numpy and read blocks by the offsets that the documentation gives: they share
+no code with the reference.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gossamer.ops import BlockFormat
+
+HEAD_DIMS = (8, 32, 40, 64, 80, 96, 128, 256)
+BITS = {
+    "fp32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "fp8_e4m3": 8,
+    "int8": 8,
+    "int4": 4,
+    "int3": 3,
+    "int2": 2,
+}
+FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@st.composite
+def formats(draw: st.DrawFn) -> BlockFormat:
+    """Every format there is."""
+    head_dim = draw(st.sampled_from(HEAD_DIMS))
+    keep = draw(st.none() | st.integers(1, head_dim))
+    values = draw(st.sampled_from(sorted(BITS)))
+    scales = ["row"]
+    if values.startswith("int"):
+        scales.append("channel")
+        if keep is None and head_dim % 32 == 0:
+            scales.append("group")
+    return BlockFormat(
+        head_dim, keep, values, None if values in FLOATS else draw(st.sampled_from(scales))
+    )
+
+
+@dataclass(frozen=True)
+class Call:
+    """Random rows for a format, where they go, and how they rank."""
+
+    fmt: BlockFormat
+    x: Tensor
+    slots: Tensor
+    num_blocks: int
+    weights: Tensor | None = None
+    scores: Tensor | None = None
+
+    def to(self, device: str) -> "Call":
+        move = lambda t: None if t is None else t.to(device)  # noqa: E731
+        return Call(
+            self.fmt, self.x.to(device), self.slots.to(device), self.num_blocks,
+            move(self.weights), move(self.scores),
+        )  # fmt: skip
+
+    @property
+    def ranking(self) -> dict[str, Tensor | None]:
+        return {"weights": self.weights, "scores": self.scores}
+
+
+KINDS = ("normal", "ties", "mostly zero", "huge range")
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    """Rows of any kind in any order of slots, any number of tokens where that is allowed."""
+    fmt = draw(formats())
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    heads = draw(st.integers(1, 3))
+    num_blocks = draw(st.integers(2, 4))
+    tokens = 32 * draw(st.integers(0, 2)) if fmt.whole_blocks else draw(st.integers(0, 50))
+    x = rows(draw(st.sampled_from(KINDS)), (tokens, heads, fmt.head_dim))
+    x = x.to(draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
+    if fmt.whole_blocks:
+        order = torch.randperm(num_blocks)[: tokens // 32]
+        slots = (order[:, None] * 32 + torch.arange(32)).flatten()
+    else:
+        slots = torch.randperm(32 * num_blocks)[:tokens]
+        slots[torch.rand(tokens) < 0.1] = -1
+    ranking = draw(st.sampled_from(["magnitude", "weights", "scores"])) if fmt.keep else "magnitude"
+    weights = torch.rand(heads, fmt.head_dim) if ranking == "weights" else None
+    scores = torch.randn(x.shape).mul(2).round() if ranking == "scores" else None
+    return Call(fmt, x, slots, num_blocks, weights, scores)
+
+
+def rows(kind: str, shape: tuple[int, ...]) -> Tensor:
+    x = torch.randn(shape)
+    if kind == "ties":
+        return (x * 2).round() / 2
+    if kind == "mostly zero":
+        return x * (torch.rand(shape) < 0.1)
+    if kind == "huge range":
+        return x * torch.exp2(torch.randint(-14, 8, (*shape[:-1], 1)).float())
+    return x
+
+
+def selection(call: Call) -> np.ndarray:
+    """Which entries stay, bool like x: the `keep` largest by rank, ties to the lower channel."""
+    x = call.x.float().numpy()
+    if call.fmt.keep is None:
+        return np.ones(x.shape, dtype=bool)
+    score = x if call.weights is None else x * call.weights.numpy()
+    score = score if call.scores is None else call.scores.numpy()
+    rank = np.where(np.isnan(score), np.inf, np.abs(score).astype(np.float64))
+    rank = np.where(np.isinf(score) & ~np.isnan(score), np.finfo(np.float64).max, rank)
+    order = np.argsort(-rank, axis=-1, kind="stable")[..., : call.fmt.keep]
+    mask = np.zeros(x.shape, dtype=bool)
+    np.put_along_axis(mask, order, True, axis=-1)
+    return mask
+
+
+def steps(blocks: Tensor, call: Call) -> np.ndarray:
+    """Half of this is how far each entry may be off, like x: the stored scale, or for fp8 the
+    distance between neighbours at its size."""
+    fmt, data = call.fmt, blocks.numpy()
+    start = (0 if fmt.keep is None else 4 * fmt.head_dim) + (
+        -(-(fmt.keep or fmt.head_dim) // 8) * 32 * BITS[fmt.values]
+    )
+    scales = data[..., start:].copy().view(np.float16).astype(np.float64)
+    block, token = call.slots.numpy() // 32, call.slots.numpy() % 32
+    if fmt.scales == "row":
+        step = np.abs(scales[block, :, token])[..., None] * np.ones(fmt.head_dim)
+    elif fmt.scales == "channel":
+        step = scales[block].reshape(*call.x.shape[:2], fmt.head_dim, 2)[..., 0]
+    else:
+        grouped = scales.reshape(*scales.shape[:2], fmt.head_dim // 32, 32, 2)[..., 0]
+        step = np.repeat(grouped[block, :, :, token], 32, axis=-1)
+    if fmt.values == "fp8_e4m3":
+        size = np.abs(call.x.double().numpy()) / np.maximum(step, 1e-30)
+        step = step * np.exp2(np.maximum(np.floor(np.log2(np.maximum(size, 1e-30))), -6) - 3)
+    return step
