@@ -138,7 +138,7 @@ KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks
     check_plain(op, "weights", *weights, ScalarType::Float, x);
     STD_TORCH_CHECK(weights->dim() == 2 && weights->size(0) == x.size(1) && weights->size(1) == x.size(2), op,
                     ": weights must be [heads, head_dim]");
-    call.weights = dense(*weights);
+    call.weights = with_dense_rows(dense(*weights));
     w.weights = static_cast<const float*>(call.weights.const_data_ptr());
   }
   if (scores) {

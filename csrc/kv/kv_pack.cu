@@ -1,5 +1,6 @@
 #include "gossamer/cuda/dtype.cuh"
 #include "gossamer/cuda/launch.h"
+#include "gossamer/cuda/vector.cuh"
 #include "kv/codec.cuh"
 #include "kv/kv_pack.h"
 #include "kv/select.cuh"
@@ -51,67 +52,129 @@ struct Tile {
 
 // ---- what the entries of a lane's row rank by ---------------------------------------
 
-// Ranks in 16-bit halves: one half for 16-bit elements that rank by themselves, two for
-// floats. The sign bit does not count.
-struct Ranks {
-  const uint16_t *low, *high;  // high: null for one half
+// 16-bit elements that rank by their own magnitude: two bytes, as they lie in memory.
+template <class T>
+struct OwnRanks {
+  static constexpr int kBytes = 2;
+  static constexpr int kLowestExponentBit = std::is_same_v<T, __half> ? 2 : 0;  // in the upper byte
+  static constexpr uint32_t kNan = std::is_same_v<T, __half> ? 0x7c017c01u : 0x7f817f81u;
+  const T* row;
   int head_dim;
-  uint32_t nan;  // the rank of NaN, twice, where the halves are elements and may hold any NaN
+
+  // words[k]: one byte of the ranks of entries k, 8 + k, 16 + k and 24 + k of a group of 32.
+  template <bool Clamp>
+  __device__ __forceinline__ void load(int group, int byte, uint32_t (&words)[8]) const {
+    const uint32_t pick = byte == 1 ? 0x7531 : 0x6420;
+    uint4 pieces[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int c = 32 * group + 8 * j;
+      pieces[j] = c < head_dim ? *reinterpret_cast<const uint4*>(row + c) : uint4{};
+    }
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      const auto pair = [&](int j) {
+        const uint32_t word = reinterpret_cast<const uint32_t*>(&pieces[j])[p];
+        return Clamp ? __vminu2(word & 0x7fff7fffu, kNan) : word;
+      };
+      const uint32_t a = __byte_perm(pair(0), pair(1), pick), b = __byte_perm(pair(2), pair(3), pick);
+      words[2 * p] = __byte_perm(a, b, 0x6420);
+      words[2 * p + 1] = __byte_perm(a, b, 0x7531);
+    }
+  }
 };
 
-// Bit planes of one byte of 32 ranks.
-template <bool Clamp>
-GOSSAMER_INLINE void load_planes(const Ranks& ranks, int group, int byte, uint32_t (&words)[8]) {
-  const uint32_t pick = byte % 2 == 1 ? 0x7531 : 0x6420;
-  const uint16_t* half = byte >= 2 ? ranks.high : ranks.low;
-  uint4 pieces[4];
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int c = 32 * group + 8 * j;
-    pieces[j] = c < ranks.head_dim ? *reinterpret_cast<const uint4*>(half + c) : uint4{};
-  }
-#pragma unroll
-  for (int p = 0; p < 4; ++p) {
-    const auto pair = [&](int j) {
-      const uint32_t word = reinterpret_cast<const uint32_t*>(&pieces[j])[p];
-      return Clamp ? __vminu2(word & 0x7fff7fffu, ranks.nan) : word;
-    };
-    const uint32_t a = __byte_perm(pair(0), pair(1), pick), b = __byte_perm(pair(2), pair(3), pick);
-    words[2 * p] = __byte_perm(a, b, 0x6420);
-    words[2 * p + 1] = __byte_perm(a, b, 0x7531);
-  }
-  cuda::transpose_bits(words);
-}
+// Float32 elements, weighted magnitudes or given scores: four bytes, computed anew for each. That takes
+// fewer cycles than keeping them: the products run beside the integer units, which are the bottleneck.
+template <class T>
+struct FloatRanks {
+  static constexpr int kBytes = 4;
+  static constexpr int kLowestExponentBit = 0;
+  const T* row;
+  int head_dim;
+  const float* weights;  // of this head, or null
+  const float* scores;   // of this row, or null
 
-// Whether an entry of any lane may be NaN, by the upper bytes of its 16-bit ranks.
-template <class T, int Words>
+  __device__ __forceinline__ void load8(int c, float (&x)[8]) const {
+    if (scores != nullptr) {
+      load_pieces(scores + c, x);
+    } else {
+      load_pieces(row + c, x);
+    }
+    if (weights != nullptr) {
+      float w[8];
+      load_pieces(weights + c, w);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) x[k] = __fmul_rn(x[k], w[k]);
+    }
+  }
+  template <class E>
+  static __device__ __forceinline__ void load_pieces(const E* from, float (&x)[8]) {
+    constexpr int length = cuda::vector_length<E>;
+#pragma unroll
+    for (int i = 0; i < 8; i += length) {
+      float part[length];
+      cuda::unpack<E, length>(cuda::load<E, length>(from + i), part);
+#pragma unroll
+      for (int k = 0; k < length; ++k) x[i + k] = part[k];
+    }
+  }
+
+  template <bool Clamp>
+  __device__ __forceinline__ void load(int group, int byte, uint32_t (&words)[8]) const {
+    const uint32_t pick = byte | (byte + 4) << 4;
+    float x[4][8];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int c = 32 * group + 8 * j;
+      if (c < head_dim) {
+        load8(c, x[j]);
+      } else {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[j][k] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const auto rank = [&](int j) {
+        const uint32_t bits = __float_as_uint(x[j][k]);
+        return Clamp ? min(bits & 0x7fffffffu, kNanRank) : bits;
+      };
+      words[k] = __byte_perm(__byte_perm(rank(0), rank(1), pick), __byte_perm(rank(2), rank(3), pick), 0x5410);
+    }
+  }
+};
+
+// Whether an entry of any lane may be NaN, by the upper bytes of the ranks.
+template <class Ranks, int Words>
 GOSSAMER_INLINE bool may_have_nan(const uint32_t (&planes)[Words][8]) {
-  constexpr int lowest = std::is_same_v<T, __half> ? 2 : 0;  // exponent bits in the upper byte
   uint32_t found = 0;
 #pragma unroll
   for (int g = 0; g < Words; ++g) {
     uint32_t all = ~0u;
 #pragma unroll
-    for (int bit = lowest; bit < 7; ++bit) all &= planes[g][bit];
+    for (int bit = Ranks::kLowestExponentBit; bit < 7; ++bit) all &= planes[g][bit];
     found |= all;
   }
   return __any_sync(~0u, found != 0);
 }
 
-// The entries of the lane's row that stay; false, and nothing, when a NaN may need clamping. T: the
-// elements, if they rank by themselves; else float, whose ranks are clean.
-template <class T, bool Clamp, int Words>
+// The entries of the lane's row that stay; false, and nothing, when a NaN may need clamping.
+template <bool Clamp, class Ranks, int Words>
 GOSSAMER_INLINE bool try_select(const Ranks& ranks, int keep, uint32_t (&selected)[Words]) {
-  constexpr int bytes = sizeof(T);
+  constexpr int top = Ranks::kBytes - 1;
   cuda::Selection<Words> selection(ranks.head_dim, keep);
 #pragma unroll 1
-  for (int byte = bytes - 1; byte >= 0; --byte) {
-    if (bytes == 4 && byte < 2 && __all_sync(~0u, selection.decided())) break;
+  for (int byte = top; byte >= 0; --byte) {
+    if (top == 3 && byte < 2 && __all_sync(~0u, selection.decided())) break;
     uint32_t planes[Words][8];
 #pragma unroll
-    for (int g = 0; g < Words; ++g) load_planes<Clamp>(ranks, g, byte, planes[g]);
-    if (bytes == 2 && !Clamp && byte == 1 && may_have_nan<T>(planes)) return false;
-    if (byte < bytes - 1) selection.split(planes, 7);
+    for (int g = 0; g < Words; ++g) {
+      ranks.template load<Clamp>(g, byte, planes[g]);
+      cuda::transpose_bits(planes[g]);
+    }
+    if (!Clamp && byte == top && may_have_nan<Ranks>(planes)) return false;
+    if (byte < top) selection.split(planes, 7);  // the top bit is the sign
 #pragma unroll
     for (int bit = 6; bit >= 0; --bit) selection.split(planes, bit);
   }
@@ -121,36 +184,10 @@ GOSSAMER_INLINE bool try_select(const Ranks& ranks, int keep, uint32_t (&selecte
   return true;
 }
 
-template <class T, int Words>
+// Entries that may be NaN rank alike only after a clamp, which is rare enough to start anew for.
+template <class Ranks, int Words>
 GOSSAMER_INLINE void select_row(const Ranks& ranks, int keep, uint32_t (&selected)[Words]) {
-  if (!try_select<T, false>(ranks, keep, selected)) try_select<T, true>(ranks, keep, selected);
-}
-
-// Ranks by weighted magnitude, by score or by float32 elements, as two halves in shared memory that only
-// this lane uses.
-template <class T>
-GOSSAMER_INLINE Ranks float_ranks(const KvFormat& f, const T* row, const float* weights, const float* scores,
-                                  uint16_t* low, uint16_t* high) {
-  for (int c = 0; c < f.head_dim; c += 8) {
-    float score[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) score[k] = scores ? scores[c + k] : static_cast<float>(row[c + k]);
-    uint32_t rank[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      if (weights) score[k] = __fmul_rn(score[k], weights[c + k]);
-      rank[k] = min(__float_as_uint(score[k]) & 0x7fffffffu, kNanRank);
-    }
-    uint4 lows, highs;
-#pragma unroll
-    for (int p = 0; p < 4; ++p) {
-      reinterpret_cast<uint32_t*>(&lows)[p] = __byte_perm(rank[2 * p], rank[2 * p + 1], 0x5410);
-      reinterpret_cast<uint32_t*>(&highs)[p] = __byte_perm(rank[2 * p], rank[2 * p + 1], 0x7632);
-    }
-    *reinterpret_cast<uint4*>(low + c) = lows;
-    *reinterpret_cast<uint4*>(high + c) = highs;
-  }
-  return {low, high, f.head_dim, 0};
+  if (!try_select<false>(ranks, keep, selected)) try_select<true>(ranks, keep, selected);
 }
 
 // ---- the entries that stay, in channel order ---------------------------------------
@@ -367,25 +404,32 @@ GOSSAMER_INLINE int64_t slot_of(const KvPack& w, int64_t row) {
   return slot < 0 || slot >= w.num_blocks * kBlockTokens ? -1 : slot;
 }
 
-// Shared memory of a warp: its tile, then the halves of ranks, then what scales per channel need.
-struct WarpMemory {
-  int ranks_at, channels_at, bytes;
-};
+// Shared memory of a warp: its tile, then what scales per channel need: masks and codings.
+template <class T>
+__host__ __device__ constexpr int tile_bytes(const KvFormat& f) {
+  return kBlockTokens * Tile<T>::row_bytes(f.head_dim);
+}
 
 template <class T>
-__host__ __device__ WarpMemory warp_memory(const KvFormat& f, bool float_ranks) {
-  WarpMemory m{};
-  m.ranks_at = kBlockTokens * Tile<T>::row_bytes(f.head_dim);
-  m.channels_at = m.ranks_at + (float_ranks ? 2 * kBlockTokens * Tile<__half>::row_bytes(f.head_dim) : 0);
-  // Masks of up to 8 words, a coding per channel.
-  m.bytes = m.channels_at + (f.scales == Scales::channel ? kBlockTokens * kMaxHeadDim / 8 + 8 * f.head_dim : 0);
-  return m;
+__host__ __device__ constexpr int warp_bytes(const KvFormat& f) {
+  const int by_channel = kBlockTokens * kMaxHeadDim / 8 + static_cast<int>(sizeof(float2)) * f.head_dim;
+  return tile_bytes<T>(f) + (f.scales == Scales::channel ? by_channel : 0);
 }
+
+// Thread blocks that must fit a multiprocessor: as many as registers allow without spilling. 6 instead of
+// 4 made ranks by magnitude 1.2x faster; before sm_90, clamping them takes registers of its own.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kOwnRankBlocks = 4;
+#else
+constexpr int kOwnRankBlocks = 6;
+#endif
+template <int Words, bool FloatRank>
+constexpr int min_blocks = Words > 4 ? 2 : FloatRank ? 4 : kOwnRankBlocks;
 
 // One warp per tile. Words = 0 for dense formats, else 32-bit words of a row's bitmap. FloatRank: rank by
 // weights, scores or float32 elements.
 template <class T, int Words, bool FloatRank>
-__global__ void __launch_bounds__(32 * kMaxWarps, Words > 4 ? 2 : 6) kv_pack_kernel(const KvPack w) {
+__global__ void __launch_bounds__(32 * kMaxWarps, min_blocks<Words, FloatRank>) kv_pack_kernel(const KvPack w) {
   extern __shared__ uint4 shared_memory[];
   const KvFormat& f = w.format;
   const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
@@ -393,8 +437,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, Words > 4 ? 2 : 6) kv_pack_ker
   const int head = index % w.heads;
   if (first >= w.rows) return;
   const bool by_channel = f.scales == Scales::channel;
-  const WarpMemory plan = warp_memory<T>(f, FloatRank);
-  uint8_t* memory = reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * plan.bytes;
+  uint8_t* memory = reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * warp_bytes<T>(f);
   const Tile<T> tile{memory, Tile<T>::row_bytes(f.head_dim)};
   const int64_t row_index = first + threadIdx.x;
   const int64_t slot = slot_of(w, row_index);
@@ -409,13 +452,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, Words > 4 ? 2 : 6) kv_pack_ker
       const int64_t safe_row = row_index < w.rows ? row_index : w.rows - 1;
       const float* scores = w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
       const float* weights = w.weights ? w.weights + head * f.head_dim : nullptr;
-      const int half_row = Tile<__half>::row_bytes(f.head_dim);
-      uint16_t* low = reinterpret_cast<uint16_t*>(memory + plan.ranks_at + threadIdx.x * half_row);
-      uint16_t* high = low + kBlockTokens * half_row / 2;
-      select_row<float>(float_ranks(f, row, weights, scores, low, high), f.keep, selected);
+      select_row(FloatRanks<T>{row, f.head_dim, weights, scores}, f.keep, selected);
     } else {
-      constexpr uint32_t nan = std::is_same_v<T, __half> ? 0x7c017c01u : 0x7f817f81u;
-      select_row<T>(Ranks{reinterpret_cast<const uint16_t*>(row), nullptr, f.head_dim, nan}, f.keep, selected);
+      select_row(OwnRanks<T>{row, f.head_dim}, f.keep, selected);
     }
     if (slot >= 0) store_bitmap<Words>(f, selected, place);
   }
@@ -424,7 +463,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, Words > 4 ? 2 : 6) kv_pack_ker
     // The block is whole if the first lane's slot starts it: the host has checked or promised the rest.
     const int64_t start = __shfl_sync(~0u, slot, 0);
     if (start < 0 || start % kBlockTokens != 0 || __any_sync(~0u, slot != start + threadIdx.x)) return;
-    scratch.coding = reinterpret_cast<float2*>(memory + plan.channels_at);
+    scratch.coding = reinterpret_cast<float2*>(memory + tile_bytes<T>(f));
     scratch.masks = reinterpret_cast<uint32_t*>(scratch.coding + f.head_dim);
 #pragma unroll
     for (int g = 0; g < Words; ++g) scratch.masks[threadIdx.x * Words + g] = selected[g];
@@ -446,10 +485,10 @@ template <class T, int Words, bool FloatRank>
 void launch(const KvPack& w, cudaStream_t stream) {
   const int64_t tiles = (w.rows + kBlockTokens - 1) / kBlockTokens * w.heads;
   STD_TORCH_CHECK(tiles < (int64_t{1} << 31), "kv_pack: too many rows: ", w.rows);
-  const int warp_bytes = warp_memory<T>(w.format, FloatRank).bytes;
+  const int each = warp_bytes<T>(w.format);
   int warps = kMaxWarps;
-  while (warps > 1 && warps * warp_bytes > kSharedBytes) warps /= 2;
-  const int bytes = warps * warp_bytes;
+  while (warps > 1 && warps * each > kSharedBytes) warps /= 2;
+  const int bytes = warps * each;
   auto* kernel = kv_pack_kernel<T, Words, FloatRank>;
   if (bytes > kStaticSharedBytes) {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
