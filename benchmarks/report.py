@@ -1,6 +1,8 @@
 """The tables in the README and in docs/benchmarks.md, made from the committed result files."""
 
+import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,8 @@ from gossamer.ops.backends import PREFERENCE
 HEADLINE = [16, 128, 4096]
 HEADLINE_VARIANTS = ("", "approximate=none", "b,c=full")
 NOISE = 1.03  # ratios closer to 1 than this are called equal
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/kv-cache.md")
+QUALITY = Path(__file__).parent / "quality"
 
 Point = tuple[str, str, tuple[int, ...], str]
 
@@ -37,6 +40,45 @@ def headline_table(records: list[Record]) -> str:
         rows.append([f"`{r.op}`", r.dtype, r.backend, *times, *share])
     columns = ["op", "dtype", "backend", "eager", "gossamer", "speed-up", "largest", "of copy"]
     return _table(columns, rows)
+
+
+def kv_table(records: list[Record]) -> str:
+    """KV ops at float16: time of the reference in plain torch and of each backend."""
+    shown = [r for r in records if r.op.startswith("kv_") and r.dtype == "float16"]
+    eager = {r.point: r.median_ms for r in shown if r.backend == "eager"}
+    rows = []
+    for r in shown:
+        if r.backend not in BACKENDS:
+            continue
+        base = eager[r.point]
+        times = [f"{base:.3g} ms", f"{r.median_ms:.3g} ms", f"{base / r.median_ms:.0f}x"]
+        rows.append(
+            [f"`{r.op}`", _shape(r), r.variant, r.backend, *times, f"{r.ceiling_share:.0%}"]
+        )
+    columns = ["op", "rows", "stored", "backend", "plain torch", "gossamer", "speed-up", "of copy"]
+    return _table(columns, rows)
+
+
+def quality_table(folder: Path = QUALITY) -> str:
+    """Per model and cache: stored bytes relative to dense float16, and the change in NLL."""
+    parts = []
+    for file in sorted(folder.glob("*.jsonl")):
+        found = [json.loads(line) for line in file.read_text().splitlines()]
+        dense = found[0]
+        rows = [
+            [
+                f"`{r['spec']}`",
+                f"{r['share']:.1%}",
+                f"{r['nll_change']:+.4f} ± {r['standard_error']:.4f}",
+                "" if r["simulated"] is None else f"{r['simulated']:+.3f}",
+            ]
+            for r in found[1:]
+        ]
+        heading = f"**{dense['model']}** ({dense['tokens']:,} tokens, dense perplexity "
+        heading += f"{dense['perplexity']:.2f}; revision {dense['revision']})"
+        columns = ["cache", "bytes", "change in NLL", "simulated"]
+        parts.append(f"{heading}\n\n{_table(columns, rows)}")
+    return "\n\n".join(parts)
 
 
 def loss_table(records: list[Record]) -> str:
@@ -87,11 +129,17 @@ def by_device(table: Callable[[list[Record]], str], results: Path = RESULTS) -> 
 
 def updated(page: str, results: Path = RESULTS) -> str:
     """The page with fresh tables between its markers <!-- headline --> and <!-- /headline -->."""
-    for name, table in (("headline", headline_table), ("losses", loss_table)):
+    tables: dict[str, Callable[[], str]] = {
+        "headline": partial(by_device, headline_table, results),
+        "losses": partial(by_device, loss_table, results),
+        "kv": partial(by_device, kv_table, results),
+        "quality": quality_table,
+    }
+    for name, table in tables.items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         if start in page:
             before, _, rest = page.partition(start)
-            page = f"{before}{start}\n{by_device(table, results)}\n{end}{rest.partition(end)[2]}"
+            page = f"{before}{start}\n{table()}\n{end}{rest.partition(end)[2]}"
     return page
 
 
@@ -102,6 +150,7 @@ def main(
     """Print the headline tables, or update the pages that show tables."""
     if not write:
         typer.echo(by_device(headline_table, results))
+        typer.echo(by_device(kv_table, results))
         return
     for path in map(Path, PAGES):
         path.write_text(updated(path.read_text(), results))

@@ -1,224 +1,14 @@
 #include "gossamer/cuda/dtype.cuh"
 #include "gossamer/cuda/launch.h"
 #include "gossamer/cuda/vector.cuh"
+#include "kv/channels.cuh"
 #include "kv/codec.cuh"
 #include "kv/kv_pack.h"
-#include "kv/select.cuh"
+#include "kv/ranks.cuh"
+#include "kv/tile.cuh"
 
 namespace gossamer {
 namespace {
-
-constexpr int kMaxWarps = 4;                   // tiles per thread block, unless they are too large:
-constexpr int kSharedBytes = 96 * 1024;        // at least two thread blocks per multiprocessor from sm_80 on
-constexpr int kStaticSharedBytes = 48 * 1024;  // more must be asked for
-
-// ---- a tile: 32 rows of one head, in shared memory -------------------------------
-
-// Lane i owns row i. Rows are an odd number of 16-byte pieces apart, so that 8 lanes which read the same
-// piece of their rows meet 8 different groups of banks.
-template <class T>
-struct Tile {
-  static constexpr int kPiece = 16 / sizeof(T);  // elements
-  uint8_t* memory;
-  int stride;  // bytes from row to row
-
-  static __host__ __device__ constexpr int row_bytes(int head_dim) {
-    const int pieces = head_dim * static_cast<int>(sizeof(T)) / 16;
-    return (pieces + (pieces % 2 == 0 ? 1 : 0)) * 16;
-  }
-  __device__ __forceinline__ const T* row(int r) const { return reinterpret_cast<const T*>(memory + r * stride); }
-
-  __device__ __forceinline__ void load(const KvPack& w, int64_t first, int head) const {
-    const int pieces = w.format.head_dim / kPiece;
-    const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
-    const T* x = static_cast<const T*>(w.x) + first * w.x_row_stride + head * w.x_head_stride;
-    const int row_step = 32 / pieces, piece_step = 32 % pieces;
-    int r = threadIdx.x / pieces, piece = threadIdx.x % pieces;
-    while (r < rows) {
-      const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory + r * stride + piece * 16));
-      const T* from = x + r * w.x_row_stride + piece * kPiece;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-      r += row_step;
-      piece += piece_step;
-      if (piece >= pieces) {
-        piece -= pieces;
-        ++r;
-      }
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncwarp();
-  }
-};
-
-// ---- what the entries of a lane's row rank by ---------------------------------------
-
-// 16-bit elements that rank by their own magnitude: two bytes, as they lie in memory.
-template <class T>
-struct OwnRanks {
-  static constexpr int kBytes = 2;
-  static constexpr int kLowestExponentBit = std::is_same_v<T, __half> ? 2 : 0;  // in the upper byte
-  static constexpr uint32_t kNan = std::is_same_v<T, __half> ? 0x7c017c01u : 0x7f817f81u;
-  const T* row;
-  int head_dim;
-
-  // words[k]: one byte of the ranks of entries k, 8 + k, 16 + k and 24 + k of a group of 32.
-  template <bool Clamp>
-  __device__ __forceinline__ void load(int group, int byte, uint32_t (&words)[8]) const {
-    const uint32_t pick = byte == 1 ? 0x7531 : 0x6420;
-    uint4 pieces[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int c = 32 * group + 8 * j;
-      pieces[j] = c < head_dim ? *reinterpret_cast<const uint4*>(row + c) : uint4{};
-    }
-#pragma unroll
-    for (int p = 0; p < 4; ++p) {
-      const auto pair = [&](int j) {
-        const uint32_t word = reinterpret_cast<const uint32_t*>(&pieces[j])[p];
-        return Clamp ? __vminu2(word & 0x7fff7fffu, kNan) : word;
-      };
-      const uint32_t a = __byte_perm(pair(0), pair(1), pick), b = __byte_perm(pair(2), pair(3), pick);
-      words[2 * p] = __byte_perm(a, b, 0x6420);
-      words[2 * p + 1] = __byte_perm(a, b, 0x7531);
-    }
-  }
-};
-
-// Float32 elements, weighted magnitudes or given scores: four bytes, computed anew for each. That takes
-// fewer cycles than keeping them: the products run beside the integer units, which are the bottleneck.
-template <class T>
-struct FloatRanks {
-  static constexpr int kBytes = 4;
-  static constexpr int kLowestExponentBit = 0;
-  const T* row;
-  int head_dim;
-  const float* weights;  // of this head, or null
-  const float* scores;   // of this row, or null
-
-  __device__ __forceinline__ void load8(int c, float (&x)[8]) const {
-    if (scores != nullptr) {
-      load_pieces(scores + c, x);
-    } else {
-      load_pieces(row + c, x);
-    }
-    if (weights != nullptr) {
-      float w[8];
-      load_pieces(weights + c, w);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) x[k] = __fmul_rn(x[k], w[k]);
-    }
-  }
-  template <class E>
-  static __device__ __forceinline__ void load_pieces(const E* from, float (&x)[8]) {
-    constexpr int length = cuda::vector_length<E>;
-#pragma unroll
-    for (int i = 0; i < 8; i += length) {
-      float part[length];
-      cuda::unpack<E, length>(cuda::load<E, length>(from + i), part);
-#pragma unroll
-      for (int k = 0; k < length; ++k) x[i + k] = part[k];
-    }
-  }
-
-  template <bool Clamp>
-  __device__ __forceinline__ void load(int group, int byte, uint32_t (&words)[8]) const {
-    const uint32_t pick = byte | (byte + 4) << 4;
-    float x[4][8];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int c = 32 * group + 8 * j;
-      if (c < head_dim) {
-        load8(c, x[j]);
-      } else {
-#pragma unroll
-        for (int k = 0; k < 8; ++k) x[j][k] = 0.0f;
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const auto rank = [&](int j) {
-        const uint32_t bits = __float_as_uint(x[j][k]);
-        return Clamp ? min(bits & 0x7fffffffu, kNanRank) : bits;
-      };
-      words[k] = __byte_perm(__byte_perm(rank(0), rank(1), pick), __byte_perm(rank(2), rank(3), pick), 0x5410);
-    }
-  }
-};
-
-// Whether an entry of any lane may be NaN, by the upper bytes of the ranks.
-template <class Ranks, int Words>
-GOSSAMER_INLINE bool may_have_nan(const uint32_t (&planes)[Words][8]) {
-  uint32_t found = 0;
-#pragma unroll
-  for (int g = 0; g < Words; ++g) {
-    uint32_t all = ~0u;
-#pragma unroll
-    for (int bit = Ranks::kLowestExponentBit; bit < 7; ++bit) all &= planes[g][bit];
-    found |= all;
-  }
-  return __any_sync(~0u, found != 0);
-}
-
-// The entries of the lane's row that stay; false, and nothing, when a NaN may need clamping.
-template <bool Clamp, class Ranks, int Words>
-GOSSAMER_INLINE bool try_select(const Ranks& ranks, int keep, uint32_t (&selected)[Words]) {
-  constexpr int top = Ranks::kBytes - 1;
-  cuda::Selection<Words> selection(ranks.head_dim, keep);
-#pragma unroll 1
-  for (int byte = top; byte >= 0; --byte) {
-    if (top == 3 && byte < 2 && __all_sync(~0u, selection.decided())) break;
-    uint32_t planes[Words][8];
-#pragma unroll
-    for (int g = 0; g < Words; ++g) {
-      ranks.template load<Clamp>(g, byte, planes[g]);
-      cuda::transpose_bits(planes[g]);
-    }
-    if (!Clamp && byte == top && may_have_nan<Ranks>(planes)) return false;
-    if (byte < top) selection.split(planes, 7);  // the top bit is the sign
-#pragma unroll
-    for (int bit = 6; bit >= 0; --bit) selection.split(planes, bit);
-  }
-  selection.finish();
-#pragma unroll
-  for (int g = 0; g < Words; ++g) selected[g] = selection.selected[g];
-  return true;
-}
-
-// Entries that may be NaN rank alike only after a clamp, which is rare enough to start anew for.
-template <class Ranks, int Words>
-GOSSAMER_INLINE void select_row(const Ranks& ranks, int keep, uint32_t (&selected)[Words]) {
-  if (!try_select<false>(ranks, keep, selected)) try_select<true>(ranks, keep, selected);
-}
-
-// ---- the entries that stay, in channel order ---------------------------------------
-
-// Next channel of a sparse row; every lane has `keep` of them.
-template <int Words>
-struct Cursor {
-  uint32_t words[Words];
-  int base = 0;
-
-  __device__ __forceinline__ explicit Cursor(const uint32_t (&selected)[Words]) {
-#pragma unroll
-    for (int g = 0; g < Words; ++g) words[g] = __brev(selected[g]);  // counting zeros is cheaper from the top
-  }
-  __device__ __forceinline__ int next() {
-    while (words[0] == 0) {
-#pragma unroll
-      for (int g = 0; g + 1 < Words; ++g) words[g] = words[g + 1];
-      base += 32;
-    }
-    const int zeros = __clz(words[0]);
-    words[0] ^= 0x80000000u >> zeros;
-    return base + zeros;
-  }
-};
-
-// Next channel of a dense row.
-struct Counter {
-  int c = 0;
-  __device__ __forceinline__ int next() { return c++; }
-};
 
 // ---- one lane's row into its slot --------------------------------------------------
 
@@ -329,8 +119,8 @@ struct ChannelScratch {
 
 // One scale and minimum per channel over the tokens where it stays. Lanes own channels for a while.
 template <class T>
-GOSSAMER_INLINE void scale_channels(const KvFormat& f, const Tile<T>& tile, const ChannelScratch& scratch, int words,
-                                    uint8_t* block) {
+GOSSAMER_INLINE void scale_channels(const KvFormat& f, const cuda::Tile<T>& tile, const ChannelScratch& scratch,
+                                    int words, uint8_t* block) {
   __syncwarp();
   for (int c = threadIdx.x; c < f.head_dim; c += 32) {
     cuda::Range range(__int_as_float(kInfinity), -__int_as_float(kInfinity));
@@ -407,7 +197,7 @@ GOSSAMER_INLINE int64_t slot_of(const KvPack& w, int64_t row) {
 // Shared memory of a warp: its tile, then what scales per channel need: masks and codings.
 template <class T>
 __host__ __device__ constexpr int tile_bytes(const KvFormat& f) {
-  return kBlockTokens * Tile<T>::row_bytes(f.head_dim);
+  return kBlockTokens * cuda::Tile<T>::row_bytes(f.head_dim);
 }
 
 template <class T>
@@ -424,12 +214,14 @@ constexpr int kOwnRankBlocks = 4;
 constexpr int kOwnRankBlocks = 6;
 #endif
 template <int Words, bool FloatRank>
-constexpr int min_blocks = Words > 4 ? 2 : FloatRank ? 4 : kOwnRankBlocks;
+constexpr int min_blocks = Words > 4   ? 2
+                           : FloatRank ? 4
+                                       : kOwnRankBlocks;
 
 // One warp per tile. Words = 0 for dense formats, else 32-bit words of a row's bitmap. FloatRank: rank by
 // weights, scores or float32 elements.
 template <class T, int Words, bool FloatRank>
-__global__ void __launch_bounds__(32 * kMaxWarps, min_blocks<Words, FloatRank>) kv_pack_kernel(const KvPack w) {
+__global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatRank>) kv_pack_kernel(const KvPack w) {
   extern __shared__ uint4 shared_memory[];
   const KvFormat& f = w.format;
   const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
@@ -438,10 +230,12 @@ __global__ void __launch_bounds__(32 * kMaxWarps, min_blocks<Words, FloatRank>) 
   if (first >= w.rows) return;
   const bool by_channel = f.scales == Scales::channel;
   uint8_t* memory = reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * warp_bytes<T>(f);
-  const Tile<T> tile{memory, Tile<T>::row_bytes(f.head_dim)};
+  const cuda::Tile<T> tile{memory, cuda::Tile<T>::row_bytes(f.head_dim)};
   const int64_t row_index = first + threadIdx.x;
   const int64_t slot = slot_of(w, row_index);
-  tile.load(w, first, head);
+  const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
+  tile.load(static_cast<const T*>(w.x) + first * w.x_row_stride + head * w.x_head_stride, w.x_row_stride, rows,
+            f.head_dim);
 
   const T* row = tile.row(threadIdx.x);
   const Place place{w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride,
@@ -452,9 +246,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, min_blocks<Words, FloatRank>) 
       const int64_t safe_row = row_index < w.rows ? row_index : w.rows - 1;
       const float* scores = w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
       const float* weights = w.weights ? w.weights + head * f.head_dim : nullptr;
-      select_row(FloatRanks<T>{row, f.head_dim, weights, scores}, f.keep, selected);
+      cuda::select_row(cuda::FloatRanks<T>{row, f.head_dim, weights, scores}, f.keep, selected);
     } else {
-      select_row(OwnRanks<T>{row, f.head_dim}, f.keep, selected);
+      cuda::select_row(cuda::OwnRanks<T>{row, f.head_dim}, f.keep, selected);
     }
     if (slot >= 0) store_bitmap<Words>(f, selected, place);
   }
@@ -471,42 +265,19 @@ __global__ void __launch_bounds__(32 * kMaxWarps, min_blocks<Words, FloatRank>) 
   }
   if (slot < 0) return;
   if constexpr (Words > 0) {
-    const Cursor<Words> channels(selected);
+    const cuda::Cursor<Words> channels(selected);
     if (by_channel) return store_by_channel(f, row, channels, place, scratch);
     store_row(f, row, channels, place);
   } else {
-    if (by_channel) return store_by_channel(f, row, Counter{}, place, scratch);
+    if (by_channel) return store_by_channel(f, row, cuda::Counter{}, place, scratch);
     if (f.scales == Scales::group) return store_groups(f, row, place);
-    store_row(f, row, Counter{}, place);
+    store_row(f, row, cuda::Counter{}, place);
   }
 }
 
 template <class T, int Words, bool FloatRank>
 void launch(const KvPack& w, cudaStream_t stream) {
-  const int64_t tiles = (w.rows + kBlockTokens - 1) / kBlockTokens * w.heads;
-  STD_TORCH_CHECK(tiles < (int64_t{1} << 31), "kv_pack: too many rows: ", w.rows);
-  const int each = warp_bytes<T>(w.format);
-  int warps = kMaxWarps;
-  while (warps > 1 && warps * each > kSharedBytes) warps /= 2;
-  const int bytes = warps * each;
-  auto* kernel = kv_pack_kernel<T, Words, FloatRank>;
-  if (bytes > kStaticSharedBytes) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    STD_TORCH_CHECK(error == cudaSuccess, "kv_pack: ", cudaGetErrorString(error));
-  }
-  const unsigned blocks = static_cast<unsigned>((tiles + warps - 1) / warps);
-  kernel<<<blocks, dim3(32, warps), bytes, stream>>>(w);
-  STD_CUDA_KERNEL_LAUNCH_CHECK();
-}
-
-template <class T, bool FloatRank>
-void launch_sparse(const KvPack& w, cudaStream_t stream) {
-  const int words = (w.format.head_dim + 31) / 32;
-  if (words == 1) return launch<T, 1, FloatRank>(w, stream);
-  if (words == 2) return launch<T, 2, FloatRank>(w, stream);
-  if (words == 3) return launch<T, 3, FloatRank>(w, stream);
-  if (words == 4) return launch<T, 4, FloatRank>(w, stream);
-  return launch<T, 8, FloatRank>(w, stream);
+  cuda::launch_tiles("kv_pack", kv_pack_kernel<T, Words, FloatRank>, w, warp_bytes<T>(w.format), stream);
 }
 
 void run(const Tensor& x, const KvPackCall& call) {
@@ -517,10 +288,12 @@ void run(const Tensor& x, const KvPackCall& call) {
   cuda::for_dtype(call.dtype, [&](auto element) {
     using T = decltype(element);
     if (!w.format.sparse) return launch<T, 0, false>(w, stream);
-    if constexpr (sizeof(T) == 2) {
-      if (w.weights == nullptr && w.scores == nullptr) return launch_sparse<T, false>(w, stream);
-    }
-    return launch_sparse<T, true>(w, stream);
+    cuda::for_mask_words(w.format.head_dim, [&](auto words) {
+      if constexpr (sizeof(T) == 2) {
+        if (w.weights == nullptr && w.scores == nullptr) return launch<T, decltype(words)::value, false>(w, stream);
+      }
+      return launch<T, decltype(words)::value, true>(w, stream);
+    });
   });
 }
 

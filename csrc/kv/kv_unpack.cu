@@ -1,76 +1,144 @@
 #include "gossamer/cuda/dtype.cuh"
-#include "gossamer/cuda/launch.h"
 #include "gossamer/cuda/vector.cuh"
+#include "kv/channels.cuh"
 #include "kv/codec.cuh"
 #include "kv/kv_unpack.h"
+#include "kv/tile.cuh"
 
 namespace gossamer {
 namespace {
 
-constexpr int kThreads = 256;
+// ---- stored entries of a token ---------------------------------------------------------
 
-// Stored entry i of a token, before its scale.
-GOSSAMER_INLINE float entry(const KvFormat& f, const uint8_t* block, int token, int i) {
-  const uint8_t* chunk = block + f.values_at + (i / kChunk * kBlockTokens + token) * f.bits;
-  const int k = i % kChunk;
-  if (f.values == Values::f32) return reinterpret_cast<const float*>(chunk)[k];
-  if (f.values == Values::f16) return __half2float(reinterpret_cast<const __half*>(chunk)[k]);
-  if (f.values == Values::bf16) return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(chunk)[k]);
-  if (f.values == Values::fp8) return cuda::fp8_value(chunk[k]);
-  uint32_t window = chunk[k * f.bits / 8];
-  if (f.bits == 3 && k * f.bits % 8 > 5) window |= chunk[k * f.bits / 8 + 1] << 8;
-  const int code = window >> (k * f.bits % 8) & ((1u << f.bits) - 1);
+struct Place {
+  const uint8_t* block;
+  int token;
+};
+
+GOSSAMER_INLINE uint64_t load_codes(const uint8_t* chunk, int bits) {
+  if (bits == 8) return *reinterpret_cast<const uint64_t*>(chunk);
+  if (bits == 4) return *reinterpret_cast<const uint32_t*>(chunk);
+  if (bits == 2) return *reinterpret_cast<const uint16_t*>(chunk);
+  return chunk[0] | chunk[1] << 8 | chunk[2] << 16;
+}
+
+template <class V>
+GOSSAMER_INLINE void load_floats(const uint8_t* chunk, float (&x)[kChunk]) {
+  constexpr int length = cuda::vector_length<V>;
+#pragma unroll
+  for (int i = 0; i < kChunk; i += length) {
+    float part[length];
+    cuda::unpack<V, length>(cuda::load<V, length>(reinterpret_cast<const V*>(chunk) + i), part);
+#pragma unroll
+    for (int k = 0; k < length; ++k) x[i + k] = part[k];
+  }
+}
+
+// Eight entries before their scales.
+GOSSAMER_INLINE void load_chunk(const KvFormat& f, const Place& place, int chunk, float (&x)[kChunk]) {
+  const uint8_t* from = place.block + f.values_at + (chunk * kBlockTokens + place.token) * f.bits;
+  if (f.values == Values::f32) return load_floats<float>(from, x);
+  if (f.values == Values::f16) return load_floats<__half>(from, x);
+  if (f.values == Values::bf16) return load_floats<__nv_bfloat16>(from, x);
+  const uint64_t word = load_codes(from, f.bits);
   const int sign = f.scales == Scales::row ? 1 << (f.bits - 1) : 0;
-  return static_cast<float>((code ^ sign) - sign);
+#pragma unroll
+  for (int k = 0; k < kChunk; ++k) {
+    const int code = static_cast<int>(word >> (k * f.bits)) & ((1 << f.bits) - 1);
+    x[k] = f.values == Values::fp8 ? cuda::fp8_value(code) : static_cast<float>((code ^ sign) - sign);
+  }
 }
 
-GOSSAMER_INLINE float scaled(const KvFormat& f, const uint8_t* block, int token, int c, float x) {
+GOSSAMER_INLINE float scaled(const KvFormat& f, const Place& place, float row_scale, int c, float x) {
   if (f.scales == Scales::none) return x;
-  const __half* scales = reinterpret_cast<const __half*>(block + f.scales_at);
-  if (f.scales == Scales::row) return x * __half2float(scales[token]);
-  const int at = f.scales == Scales::channel ? c : c / kGroup * kBlockTokens + token;
-  return x * __half2float(scales[2 * at]) + __half2float(scales[2 * at + 1]);  // the product is exact
+  if (f.scales == Scales::row) return x * row_scale;
+  const int at = f.scales == Scales::channel ? c : c / kGroup * kBlockTokens + place.token;
+  const float2 s = __half22float2(reinterpret_cast<const __half2*>(place.block + f.scales_at)[at]);
+  return x * s.x + s.y;  // the product is exact
 }
 
-// One thread per 8 channels of a row of one head.
-template <class T>
-__global__ void __launch_bounds__(kThreads) kv_unpack_kernel(const KvUnpack w) {
-  const KvFormat& f = w.format;
-  const int parts = f.head_dim / kChunk;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= w.rows * w.heads * parts) return;
-  const int part = static_cast<int>(index % parts);
-  const int head = static_cast<int>(index / parts % w.heads);
-  const int64_t slot = w.slots[index / parts / w.heads];
-  float x[kChunk] = {};
-  if (slot >= 0 && slot < w.num_blocks * kBlockTokens) {
-    const uint8_t* block = w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride;
-    const int token = static_cast<int>(slot % kBlockTokens);
-    int next = part * kChunk;
-    uint32_t bits = 0xff;
-    if (f.sparse) {
-      const uint8_t* bitmap = block + token * parts;
-      bits = bitmap[part];
-      next = 0;
-      for (int b = 0; b < part; ++b) next += __popc(bitmap[b]);
+template <int Words>
+GOSSAMER_INLINE void load_bitmap(const KvFormat& f, const Place& place, uint32_t (&mask)[Words]) {
+  const int bytes = f.head_dim / 8;
+  const uint8_t* from = place.block + place.token * bytes;
+#pragma unroll
+  for (int g = 0; g < Words; ++g) {
+    mask[g] = 0;
+    if (f.head_dim % 32 == 0) {
+      if (4 * g < bytes) mask[g] = *reinterpret_cast<const uint32_t*>(from + 4 * g);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (4 * g + i < bytes) mask[g] |= from[4 * g + i] << (8 * i);
+      }
     }
+  }
+}
+
+// ---- kernel -----------------------------------------------------------------------------
+
+// The stored entries of the lane's row to their channels in `row`, which is all zero. `count` is how many
+// bits its bitmap has: `keep`, unless nobody wrote the slot, whose last stored entry then fills the rest.
+template <class T, class Channels>
+GOSSAMER_INLINE void expand_row(const KvFormat& f, const Place& place, Channels channels, int count, T* row) {
+  float row_scale = 0.0f;
+  if (f.scales == Scales::row) {
+    row_scale = __half2float(reinterpret_cast<const __half*>(place.block + f.scales_at)[place.token]);
+  }
+  float x[kChunk];
+  for (int chunk = 0; chunk < f.chunks; ++chunk) {
+    load_chunk(f, place, chunk, x);
 #pragma unroll
     for (int k = 0; k < kChunk; ++k) {
-      if (!(bits >> k & 1)) continue;
-      // A slot that nobody wrote may have any bits: stay inside all the same.
-      const int i = min(next++, f.chunks * kChunk - 1);
-      x[k] = scaled(f, block, token, part * kChunk + k, entry(f, block, token, i));
+      if (chunk * kChunk + k >= count) break;
+      const int c = channels.next();
+      row[c] = T(scaled(f, place, row_scale, c, x[k]));
     }
   }
-  T* out = static_cast<T*>(w.out) + index * kChunk;
-  constexpr int length = cuda::vector_length<T>;
-#pragma unroll
-  for (int k = 0; k < kChunk; k += length) {
-    float part_x[length];
-#pragma unroll
-    for (int i = 0; i < length; ++i) part_x[i] = x[k + i];
-    cuda::store<T, length>(out + k, cuda::pack<T, length>(part_x));
+  for (int i = f.chunks * kChunk; i < count; ++i) {
+    const int c = channels.next();
+    row[c] = T(scaled(f, place, row_scale, c, x[kChunk - 1]));
   }
+}
+
+// One warp per tile; Words = 0 for dense formats, else 32-bit words of a row's bitmap.
+template <class T, int Words>
+__global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_unpack_kernel(const KvUnpack w) {
+  extern __shared__ uint4 shared_memory[];
+  const KvFormat& f = w.format;
+  const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
+  const int64_t first = static_cast<int64_t>(index / w.heads) * kBlockTokens;
+  const int head = index % w.heads;
+  if (first >= w.rows) return;
+  const int stride = cuda::Tile<T>::row_bytes(f.head_dim);
+  const cuda::Tile<T> tile{reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * kBlockTokens * stride, stride};
+  const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
+
+  T* row = tile.row(threadIdx.x);
+  for (int c = 0; c < f.head_dim; c += cuda::Tile<T>::kPiece) *reinterpret_cast<uint4*>(row + c) = uint4{};
+  const int64_t slot = static_cast<int>(threadIdx.x) < rows ? w.slots[first + threadIdx.x] : -1;
+  if (slot >= 0 && slot < w.num_blocks * kBlockTokens) {
+    const Place place{w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride,
+                      static_cast<int>(slot % kBlockTokens)};
+    if constexpr (Words > 0) {
+      uint32_t mask[Words];
+      load_bitmap<Words>(f, place, mask);
+      int count = 0;
+#pragma unroll
+      for (int g = 0; g < Words; ++g) count += __popc(mask[g]);
+      expand_row(f, place, cuda::Cursor<Words>(mask), count, row);
+    } else {
+      expand_row(f, place, cuda::Counter{}, f.head_dim, row);
+    }
+  }
+  const int64_t row_stride = static_cast<int64_t>(w.heads) * f.head_dim;
+  tile.store(static_cast<T*>(w.out) + first * row_stride + head * f.head_dim, row_stride, rows, f.head_dim);
+}
+
+template <class T, int Words>
+void launch(const KvUnpack& w, cudaStream_t stream) {
+  const int warp_bytes = kBlockTokens * cuda::Tile<T>::row_bytes(w.format.head_dim);
+  cuda::launch_tiles("kv_unpack", kv_unpack_kernel<T, Words>, w, warp_bytes, stream);
 }
 
 }  // namespace
@@ -79,15 +147,13 @@ Tensor kv_unpack_cuda(const Tensor& blocks, const Tensor& slots, int64_t head_di
                       const std::string& values, const std::string& scales, ScalarType dtype) {
   const KvUnpackCall call = prepare_kv_unpack(blocks, slots, head_dim, keep, values, scales, dtype);
   const KvUnpack& w = call.work;
-  const int64_t count = w.rows * w.heads * (w.format.head_dim / kChunk);
-  if (count == 0) return call.out;
-  const int64_t grid = (count + kThreads - 1) / kThreads;
-  STD_TORCH_CHECK(grid < (int64_t{1} << 31), "kv_unpack: too many rows: ", w.rows);
+  if (w.rows == 0 || w.heads == 0) return call.out;
   const cuda::DeviceGuard guard(blocks.get_device_index());
   const cudaStream_t stream = cuda::current_stream(blocks);
   cuda::for_dtype(call.dtype, [&](auto element) {
-    kv_unpack_kernel<decltype(element)><<<static_cast<unsigned>(grid), kThreads, 0, stream>>>(w);
-    STD_CUDA_KERNEL_LAUNCH_CHECK();
+    using T = decltype(element);
+    if (!w.format.sparse) return launch<T, 0>(w, stream);
+    cuda::for_mask_words(w.format.head_dim, [&](auto words) { launch<T, decltype(words)::value>(w, stream); });
   });
   return call.out;
 }

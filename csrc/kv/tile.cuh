@@ -1,0 +1,94 @@
+// A tile: 32 rows of one head in shared memory, one warp's work.
+#pragma once
+
+#include <type_traits>
+
+#include "gossamer/cuda/launch.h"
+#include "kv/kv_format.h"
+
+namespace gossamer::cuda {
+
+constexpr int kMaxWarps = 4;                   // tiles per thread block, unless they are too large:
+constexpr int kSharedBytes = 96 * 1024;        // at least two thread blocks per multiprocessor from sm_90 on
+constexpr int kStaticSharedBytes = 48 * 1024;  // more must be asked for
+
+// Lane i owns row i. Rows are an odd number of 16-byte pieces apart, so that 8 lanes which touch the same
+// piece of their rows meet 8 different groups of banks.
+template <class T>
+struct Tile {
+  static constexpr int kPiece = 16 / sizeof(T);  // elements
+  uint8_t* memory;
+  int stride;  // bytes from row to row
+
+  static __host__ __device__ constexpr int row_bytes(int head_dim) {
+    const int pieces = head_dim * static_cast<int>(sizeof(T)) / 16;
+    return (pieces + (pieces % 2 == 0 ? 1 : 0)) * 16;
+  }
+  __device__ __forceinline__ T* row(int r) const { return reinterpret_cast<T*>(memory + r * stride); }
+
+  // From rows in global memory; consecutive lanes take consecutive pieces.
+  __device__ __forceinline__ void load(const T* x, int64_t row_stride, int rows, int head_dim) const {
+    for_pieces(rows, head_dim, [&](int r, int piece) {
+      const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory + r * stride + piece * 16));
+      const T* from = x + r * row_stride + piece * kPiece;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+    });
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void store(T* x, int64_t row_stride, int rows, int head_dim) const {
+    __syncwarp();
+    for_pieces(rows, head_dim, [&](int r, int piece) {
+      *reinterpret_cast<uint4*>(x + r * row_stride + piece * kPiece) =
+          *reinterpret_cast<const uint4*>(memory + r * stride + piece * 16);
+    });
+  }
+
+ private:
+  template <class Visit>
+  static __device__ __forceinline__ void for_pieces(int rows, int head_dim, const Visit& visit) {
+    const int pieces = head_dim / kPiece;
+    const int row_step = 32 / pieces, piece_step = 32 % pieces;
+    int r = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    while (r < rows) {
+      visit(r, piece);
+      r += row_step;
+      piece += piece_step;
+      if (piece >= pieces) {
+        piece -= pieces;
+        ++r;
+      }
+    }
+  }
+};
+
+// Calls `launch` with the number of 32-bit words of a row's bitmap, as a constant: 1, 2, 3, 4 or 8.
+template <class Launch>
+void for_mask_words(int head_dim, const Launch& launch) {
+  const int words = (head_dim + 31) / 32;
+  if (words == 1) return launch(std::integral_constant<int, 1>{});
+  if (words == 2) return launch(std::integral_constant<int, 2>{});
+  if (words == 3) return launch(std::integral_constant<int, 3>{});
+  if (words == 4) return launch(std::integral_constant<int, 4>{});
+  return launch(std::integral_constant<int, 8>{});
+}
+
+// One warp, with `warp_bytes` of shared memory, for each tile of work.rows x work.heads.
+template <class Work>
+void launch_tiles(const char* op, void (*kernel)(Work), const Work& work, int warp_bytes, cudaStream_t stream) {
+  const int64_t tiles = (work.rows + kBlockTokens - 1) / kBlockTokens * work.heads;
+  STD_TORCH_CHECK(tiles < (int64_t{1} << 31), op, ": too many rows: ", work.rows);
+  int warps = kMaxWarps;
+  while (warps > 1 && warps * warp_bytes > kSharedBytes) warps /= 2;
+  const int bytes = warps * warp_bytes;
+  if (bytes > kStaticSharedBytes) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    STD_TORCH_CHECK(error == cudaSuccess, op, ": ", cudaGetErrorString(error));
+  }
+  const unsigned blocks = static_cast<unsigned>((tiles + warps - 1) / warps);
+  kernel<<<blocks, dim3(32, warps), bytes, stream>>>(work);
+  STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+}  // namespace gossamer::cuda
