@@ -104,15 +104,16 @@ GOSSAMER_INLINE uint16_t encode_signed(const float* x, int n, int bits, int32_t*
 
 struct Asymmetric {
   uint16_t scale, minimum;
-  float factor;  // 1 / scale
+  float low, factor;  // the minimum, 1 / scale
 };
 
 GOSSAMER_INLINE Asymmetric asymmetric(float low, float high, bool finite, int bits) {
   const uint16_t minimum = half_down(low + 0.0f);  // no negative zero
-  if (!finite || !finite_half(minimum)) return {kHalfNan, 0, 0};
-  const uint16_t scale = half_up((high - half_value(minimum)) * (1.0f / ((1 << bits) - 1)));
-  if (!finite_half(scale)) return {kHalfNan, 0, 0};
-  return {scale, minimum, reciprocal(half_value(scale))};
+  if (!finite || !finite_half(minimum)) return {kHalfNan, 0, 0, 0};
+  const float low16 = half_value(minimum);
+  const uint16_t scale = half_up((high - low16) * (1.0f / ((1 << bits) - 1)));
+  if (!finite_half(scale)) return {kHalfNan, 0, 0, 0};
+  return {scale, minimum, low16, reciprocal(half_value(scale))};
 }
 
 // |x| <= 448 to the nearest fp8_e4m3.
@@ -138,7 +139,7 @@ GOSSAMER_INLINE float fp8_value(uint32_t code) {
 GOSSAMER_INLINE uint16_t encode_fp8(const float* x, int n, int32_t* codes) {
   const Range range = range_with_zero(x, n);
   const float largest = range.high > -range.low ? range.high : -range.low;
-  const uint16_t scale = half_up(largest * (1.0f / kFp8Max));
+  const uint16_t scale = half_up(largest * (1.0f / kFp8Max) + 0.0f);  // no negative zero
   if (!range.finite || !finite_half(scale)) {
     for (int i = 0; i < n; ++i) codes[i] = 0;
     return kHalfNan;

@@ -38,18 +38,56 @@ void check_blocks(const char* op, const Tensor& blocks, const KvFormat& format, 
                   op, ": blocks must be aligned to ", kAlignment, " bytes and contiguous in the last dimension");
 }
 
+// Blocks that are written must not share memory.
+void check_apart(const char* op, const Tensor& blocks) {
+  const int64_t sizes[2] = {blocks.size(0), blocks.size(1)}, strides[2] = {blocks.stride(0), blocks.stride(1)};
+  const int inner = strides[0] < strides[1] ? 0 : 1, outer = 1 - inner;
+  const bool inside = sizes[inner] <= 1 || strides[inner] >= blocks.size(2);
+  const int64_t span = sizes[inner] <= 1 ? blocks.size(2) : strides[inner] * sizes[inner];
+  STD_TORCH_CHECK(blocks.numel() == 0 || (inside && (sizes[outer] <= 1 || strides[outer] >= span)), op,
+                  ": blocks share memory");
+}
+
+// Offsets within a row of heads are computed in 32 bits.
+int checked_heads(const char* op, int64_t heads) {
+  STD_TORCH_CHECK(heads < (int64_t{1} << 31) / kMaxHeadDim, op, ": too many heads: ", heads);
+  return static_cast<int>(heads);
+}
+
 Tensor dense(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
 
 // `t` itself where its rows are contiguous (and on a GPU can be read 16 bytes at a time), else a copy.
 Tensor with_dense_rows(const Tensor& t) {
   const int64_t last = t.dim() - 1;
   const int64_t lanes = kAlignment / t.element_size();
-  bool suits = t.stride(last) == 1 || t.size(last) == 1;
+  bool suits = t.stride(last) == 1;
   if (!t.is_cpu()) {
     suits = suits && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
     for (int64_t d = 0; d < last; ++d) suits = suits && t.stride(d) % lanes == 0;
   }
   return suits || t.numel() == 0 ? t : expanded_copy(t, t.sizes());
+}
+
+void set_ranking(const char* op, const Tensor& x, const std::optional<Tensor>& weights,
+                 const std::optional<Tensor>& scores, KvPackCall& call) {
+  KvPack& w = call.work;
+  STD_TORCH_CHECK(!(weights && scores), op, ": weights and scores exclude each other");
+  STD_TORCH_CHECK(w.format.sparse || (!weights && !scores), op, ": dense formats take no weights or scores");
+  if (weights) {
+    check_plain(op, "weights", *weights, ScalarType::Float, x);
+    STD_TORCH_CHECK(weights->dim() == 2 && weights->size(0) == x.size(1) && weights->size(1) == x.size(2), op,
+                    ": weights must be [heads, head_dim]");
+    call.weights = with_dense_rows(dense(*weights));  // contiguous, and aligned for a GPU
+    w.weights = static_cast<const float*>(call.weights.const_data_ptr());
+  }
+  if (scores) {
+    check_plain(op, "scores", *scores, ScalarType::Float, x);
+    STD_TORCH_CHECK(same_sizes(*scores, x), op, ": scores must have the shape of x");
+    call.scores = with_dense_rows(*scores);
+    w.scores = static_cast<const float*>(call.scores.const_data_ptr());
+    w.score_row_stride = call.scores.stride(0);
+    w.score_head_stride = call.scores.stride(1);
+  }
 }
 
 int32_t shim_dtype(const char* op, ScalarType dtype) {
@@ -109,12 +147,13 @@ KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks
   w.format = parse_kv_format(op, x.size(2), keep, values, scales);
   check_blocks(op, blocks, w.format, x);
   STD_TORCH_CHECK(blocks.size(1) == x.size(1), op, ": blocks must have the heads of x");
+  check_apart(op, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, x);
   STD_TORCH_CHECK(slots.dim() == 1 && slots.size(0) == x.size(0), op, ": slots must have one entry per row of x");
   const bool whole = w.format.scales == Scales::channel;
   STD_TORCH_CHECK(!whole || (!table && x.size(0) % kBlockTokens == 0), op, ": scales 'channel' need whole blocks");
   w.rows = x.size(0);
-  w.heads = static_cast<int>(x.size(1));
+  w.heads = checked_heads(op, x.size(1));
   call.x = with_dense_rows(x);
   w.x = call.x.const_data_ptr();
   w.x_row_stride = call.x.stride(0);
@@ -132,23 +171,7 @@ KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks
     w.table = static_cast<const int32_t*>(call.table.const_data_ptr());
     w.table_stride = w.table_width = table->size(1);
   }
-  STD_TORCH_CHECK(!(weights && scores), op, ": weights and scores exclude each other");
-  STD_TORCH_CHECK(w.format.sparse || (!weights && !scores), op, ": dense formats take no weights or scores");
-  if (weights) {
-    check_plain(op, "weights", *weights, ScalarType::Float, x);
-    STD_TORCH_CHECK(weights->dim() == 2 && weights->size(0) == x.size(1) && weights->size(1) == x.size(2), op,
-                    ": weights must be [heads, head_dim]");
-    call.weights = with_dense_rows(dense(*weights));
-    w.weights = static_cast<const float*>(call.weights.const_data_ptr());
-  }
-  if (scores) {
-    check_plain(op, "scores", *scores, ScalarType::Float, x);
-    STD_TORCH_CHECK(same_sizes(*scores, x), op, ": scores must have the shape of x");
-    call.scores = with_dense_rows(*scores);
-    w.scores = static_cast<const float*>(call.scores.const_data_ptr());
-    w.score_row_stride = call.scores.stride(0);
-    w.score_head_stride = call.scores.stride(1);
-  }
+  set_ranking(op, x, weights, scores, call);
   return call;
 }
 
@@ -162,7 +185,7 @@ KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_
   check_plain(op, "slots", slots, ScalarType::Long, blocks);
   STD_TORCH_CHECK(slots.dim() == 1, op, ": slots must have 1 dimension");
   w.rows = slots.size(0);
-  w.heads = static_cast<int>(blocks.size(1));
+  w.heads = checked_heads(op, blocks.size(1));
   w.blocks = static_cast<const uint8_t*>(blocks.const_data_ptr());
   w.num_blocks = blocks.size(0);
   w.block_stride = blocks.stride(0);

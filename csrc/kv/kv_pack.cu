@@ -12,10 +12,7 @@ namespace {
 
 // ---- one lane's row into its slot --------------------------------------------------
 
-struct Place {
-  uint8_t* block;
-  int token;
-};
+using Place = cuda::Place<uint8_t>;
 
 // 8 values of b bits, as b bytes.
 template <class Store>
@@ -218,45 +215,49 @@ constexpr int min_blocks = Words > 4   ? 2
                            : FloatRank ? 4
                                        : kOwnRankBlocks;
 
-// One warp per tile. Words = 0 for dense formats, else 32-bit words of a row's bitmap. FloatRank: rank by
-// weights, scores or float32 elements.
+// The entries of the lane's row that stay; FloatRank: by weights, scores or float32 elements.
+template <bool FloatRank, class T, int Words>
+GOSSAMER_INLINE void select_entries(const KvPack& w, const T* row, int64_t row_index, int head,
+                                    uint32_t (&selected)[Words]) {
+  const KvFormat& f = w.format;
+  if constexpr (FloatRank) {
+    const int64_t safe_row = row_index < w.rows ? row_index : w.rows - 1;
+    const float* scores = w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
+    const float* weights = w.weights ? w.weights + head * f.head_dim : nullptr;
+    cuda::select_row(cuda::FloatRanks<T>{row, f.head_dim, weights, scores}, f.keep, selected);
+  } else {
+    cuda::select_row(cuda::OwnRanks<T>{row, f.head_dim}, f.keep, selected);
+  }
+}
+
+// Whether the slots of the warp's rows are those of a block, in order.
+GOSSAMER_INLINE bool whole_block(int64_t slot) {
+  const int64_t start = __shfl_sync(~0u, slot, 0);
+  return start >= 0 && start % kBlockTokens == 0 && __all_sync(~0u, slot == start + threadIdx.x);
+}
+
+// One warp per tile. Words = 0 for dense formats, else 32-bit words of a row's bitmap.
 template <class T, int Words, bool FloatRank>
 __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatRank>) kv_pack_kernel(const KvPack w) {
   extern __shared__ uint4 shared_memory[];
   const KvFormat& f = w.format;
-  const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
-  const int64_t first = static_cast<int64_t>(index / w.heads) * kBlockTokens;
-  const int head = index % w.heads;
-  if (first >= w.rows) return;
-  const bool by_channel = f.scales == Scales::channel;
+  cuda::TileRows at;
+  if (!at.find(w)) return;
   uint8_t* memory = reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * warp_bytes<T>(f);
   const cuda::Tile<T> tile{memory, cuda::Tile<T>::row_bytes(f.head_dim)};
-  const int64_t row_index = first + threadIdx.x;
+  const int64_t row_index = at.first + threadIdx.x;
   const int64_t slot = slot_of(w, row_index);
-  const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
-  tile.load(static_cast<const T*>(w.x) + first * w.x_row_stride + head * w.x_head_stride, w.x_row_stride, rows,
-            f.head_dim);
+  const T* x = static_cast<const T*>(w.x) + at.first * w.x_row_stride + at.head * w.x_head_stride;
+  tile.load(x, w.x_row_stride, at.rows, f.head_dim);
 
   const T* row = tile.row(threadIdx.x);
-  const Place place{w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride,
-                    static_cast<int>(slot % kBlockTokens)};
+  const Place place(w, slot, at.head);
   uint32_t selected[Words > 0 ? Words : 1] = {};
-  if constexpr (Words > 0) {
-    if constexpr (FloatRank) {
-      const int64_t safe_row = row_index < w.rows ? row_index : w.rows - 1;
-      const float* scores = w.scores ? w.scores + safe_row * w.score_row_stride + head * w.score_head_stride : nullptr;
-      const float* weights = w.weights ? w.weights + head * f.head_dim : nullptr;
-      cuda::select_row(cuda::FloatRanks<T>{row, f.head_dim, weights, scores}, f.keep, selected);
-    } else {
-      cuda::select_row(cuda::OwnRanks<T>{row, f.head_dim}, f.keep, selected);
-    }
-    if (slot >= 0) store_bitmap<Words>(f, selected, place);
-  }
+  if constexpr (Words > 0) select_entries<FloatRank>(w, row, row_index, at.head, selected);
+  const bool by_channel = f.scales == Scales::channel;
   ChannelScratch scratch{};
   if (by_channel) {
-    // The block is whole if the first lane's slot starts it: the host has checked or promised the rest.
-    const int64_t start = __shfl_sync(~0u, slot, 0);
-    if (start < 0 || start % kBlockTokens != 0 || __any_sync(~0u, slot != start + threadIdx.x)) return;
+    if (!whole_block(slot)) return;
     scratch.coding = reinterpret_cast<float2*>(memory + tile_bytes<T>(f));
     scratch.masks = reinterpret_cast<uint32_t*>(scratch.coding + f.head_dim);
 #pragma unroll
@@ -265,6 +266,7 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatR
   }
   if (slot < 0) return;
   if constexpr (Words > 0) {
+    store_bitmap<Words>(f, selected, place);
     const cuda::Cursor<Words> channels(selected);
     if (by_channel) return store_by_channel(f, row, channels, place, scratch);
     store_row(f, row, channels, place);
@@ -277,7 +279,8 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatR
 
 template <class T, int Words, bool FloatRank>
 void launch(const KvPack& w, cudaStream_t stream) {
-  cuda::launch_tiles("kv_pack", kv_pack_kernel<T, Words, FloatRank>, w, warp_bytes<T>(w.format), stream);
+  cuda::launch_tiles(w.table ? "kv_append" : "kv_pack", kv_pack_kernel<T, Words, FloatRank>, w, warp_bytes<T>(w.format),
+                     stream);
 }
 
 void run(const Tensor& x, const KvPackCall& call) {

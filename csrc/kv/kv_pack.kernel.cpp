@@ -30,7 +30,7 @@ GOSSAMER_INLINE void select_row(const KvPack& w, int64_t row, int head, Row& r) 
   alignas(64) uint32_t ranks[kMaxHeadDim];
   const float* weights = w.weights ? w.weights + head * n : nullptr;
   const float* scores = w.scores ? w.scores + row * w.score_row_stride + head * w.score_head_stride : nullptr;
-  for (int i = 0; i < n; i += kChunk) {  // head_dim is a multiple of 8
+  for (int i = 0; i < n; i += kChunk) {  // whole chunks, which the compiler turns into vectors
     for (int k = i; k < i + kChunk; ++k) {
       const float score = scores ? scores[k] : weights ? r.x[k] * weights[k] : r.x[k];
       uint32_t rank;
@@ -102,7 +102,7 @@ GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, int toke
         bad += x[k] - x[k];
       }
       const Asymmetric a = asymmetric(low, high, bad == 0, f.bits);
-      quantize(x, kGroup, half_value(a.minimum), a.factor, 0, (1 << f.bits) - 1, codes + g * kGroup);
+      quantize(x, kGroup, a.low, a.factor, 0, (1 << f.bits) - 1, codes + g * kGroup);
       const uint16_t both[2] = {a.scale, a.minimum};
       std::memcpy(block + f.scales_at + (g * kBlockTokens + token) * 4, both, 4);
     }
@@ -141,7 +141,7 @@ GOSSAMER_INLINE void store_row_by_channel(const KvFormat& f, const Row& row, con
     codes[i] = 0;
     if (i >= f.keep) continue;
     const int c = f.sparse ? kept.channel[i] : i;
-    const float y = (row.x[c] - half_value(scales[c].minimum)) * scales[c].factor;
+    const float y = (row.x[c] - scales[c].low) * scales[c].factor;
     const float most = static_cast<float>((1 << f.bits) - 1);
     codes[i] = y == y ? static_cast<int32_t>(__builtin_lrintf(y < 0 ? 0 : y > most ? most : y)) : 0;
   }

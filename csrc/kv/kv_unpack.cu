@@ -10,10 +10,7 @@ namespace {
 
 // ---- stored entries of a token ---------------------------------------------------------
 
-struct Place {
-  const uint8_t* block;
-  int token;
-};
+using Place = cuda::Place<const uint8_t>;
 
 GOSSAMER_INLINE uint64_t load_codes(const uint8_t* chunk, int bits) {
   if (bits == 8) return *reinterpret_cast<const uint64_t*>(chunk);
@@ -22,24 +19,12 @@ GOSSAMER_INLINE uint64_t load_codes(const uint8_t* chunk, int bits) {
   return chunk[0] | chunk[1] << 8 | chunk[2] << 16;
 }
 
-template <class V>
-GOSSAMER_INLINE void load_floats(const uint8_t* chunk, float (&x)[kChunk]) {
-  constexpr int length = cuda::vector_length<V>;
-#pragma unroll
-  for (int i = 0; i < kChunk; i += length) {
-    float part[length];
-    cuda::unpack<V, length>(cuda::load<V, length>(reinterpret_cast<const V*>(chunk) + i), part);
-#pragma unroll
-    for (int k = 0; k < length; ++k) x[i + k] = part[k];
-  }
-}
-
 // Eight entries before their scales.
 GOSSAMER_INLINE void load_chunk(const KvFormat& f, const Place& place, int chunk, float (&x)[kChunk]) {
   const uint8_t* from = place.block + f.values_at + (chunk * kBlockTokens + place.token) * f.bits;
-  if (f.values == Values::f32) return load_floats<float>(from, x);
-  if (f.values == Values::f16) return load_floats<__half>(from, x);
-  if (f.values == Values::bf16) return load_floats<__nv_bfloat16>(from, x);
+  if (f.values == Values::f32) return cuda::load_floats(reinterpret_cast<const float*>(from), x);
+  if (f.values == Values::f16) return cuda::load_floats(reinterpret_cast<const __half*>(from), x);
+  if (f.values == Values::bf16) return cuda::load_floats(reinterpret_cast<const __nv_bfloat16*>(from), x);
   const uint64_t word = load_codes(from, f.bits);
   const int sign = f.scales == Scales::row ? 1 << (f.bits - 1) : 0;
 #pragma unroll
@@ -106,20 +91,16 @@ template <class T, int Words>
 __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_unpack_kernel(const KvUnpack w) {
   extern __shared__ uint4 shared_memory[];
   const KvFormat& f = w.format;
-  const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
-  const int64_t first = static_cast<int64_t>(index / w.heads) * kBlockTokens;
-  const int head = index % w.heads;
-  if (first >= w.rows) return;
+  cuda::TileRows at;
+  if (!at.find(w)) return;
   const int stride = cuda::Tile<T>::row_bytes(f.head_dim);
   const cuda::Tile<T> tile{reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * kBlockTokens * stride, stride};
-  const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
 
   T* row = tile.row(threadIdx.x);
   for (int c = 0; c < f.head_dim; c += cuda::Tile<T>::kPiece) *reinterpret_cast<uint4*>(row + c) = uint4{};
-  const int64_t slot = static_cast<int>(threadIdx.x) < rows ? w.slots[first + threadIdx.x] : -1;
+  const int64_t slot = static_cast<int>(threadIdx.x) < at.rows ? w.slots[at.first + threadIdx.x] : -1;
   if (slot >= 0 && slot < w.num_blocks * kBlockTokens) {
-    const Place place{w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride,
-                      static_cast<int>(slot % kBlockTokens)};
+    const Place place(w, slot, at.head);
     if constexpr (Words > 0) {
       uint32_t mask[Words];
       load_bitmap<Words>(f, place, mask);
@@ -132,7 +113,8 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_unpack_kernel(const K
     }
   }
   const int64_t row_stride = static_cast<int64_t>(w.heads) * f.head_dim;
-  tile.store(static_cast<T*>(w.out) + first * row_stride + head * f.head_dim, row_stride, rows, f.head_dim);
+  T* out = static_cast<T*>(w.out) + at.first * row_stride + at.head * f.head_dim;
+  tile.store(out, row_stride, at.rows, f.head_dim);
 }
 
 template <class T, int Words>

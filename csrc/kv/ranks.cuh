@@ -53,29 +53,17 @@ struct FloatRanks {
 
   __device__ __forceinline__ void load8(int c, float (&x)[8]) const {
     if (scores != nullptr) {
-      load_pieces(scores + c, x);
+      load_floats(scores + c, x);
     } else {
-      load_pieces(row + c, x);
+      load_floats(row + c, x);
     }
     if (weights != nullptr) {
       float w[8];
-      load_pieces(weights + c, w);
+      load_floats(weights + c, w);
 #pragma unroll
       for (int k = 0; k < 8; ++k) x[k] = __fmul_rn(x[k], w[k]);
     }
   }
-  template <class E>
-  static __device__ __forceinline__ void load_pieces(const E* from, float (&x)[8]) {
-    constexpr int length = vector_length<E>;
-#pragma unroll
-    for (int i = 0; i < 8; i += length) {
-      float part[length];
-      unpack<E, length>(cuda::load<E, length>(from + i), part);
-#pragma unroll
-      for (int k = 0; k < length; ++k) x[i + k] = part[k];
-    }
-  }
-
   template <bool Clamp>
   __device__ __forceinline__ void load(int group, int byte, uint32_t (&words)[8]) const {
     const uint32_t pick = byte | (byte + 4) << 4;

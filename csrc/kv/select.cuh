@@ -3,7 +3,7 @@
 // A lane owns a row. Eight ranks' bytes at a time are transposed in registers, so that word g of plane b
 // holds bit b of entries 32 g .. 32 g + 31; then each bit either splits the candidates or shrinks them,
 // by a population count. No shuffle, no divergence, no dependence on the data: about 30 instructions
-// per row of 128 where a search for the threshold by comparisons takes three times as many.
+// of a warp per row of 128, where a search for the threshold by comparisons takes three times as many.
 #pragma once
 
 #include "gossamer/common.h"

@@ -63,6 +63,33 @@ struct Tile {
   }
 };
 
+// Which rows a warp has: `rows` of them from row `first` on, of one head. False when there are none.
+struct TileRows {
+  int64_t first;
+  int head, rows;
+
+  template <class Work>
+  __device__ __forceinline__ bool find(const Work& w) {
+    const unsigned index = blockIdx.x * blockDim.y + threadIdx.y;
+    first = static_cast<int64_t>(index / w.heads) * kBlockTokens;
+    head = index % w.heads;
+    rows = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), w.rows - first));
+    return first < w.rows;
+  }
+};
+
+// Where a slot is; meaningless for a negative one.
+template <class Byte>
+struct Place {
+  Byte* block;
+  int token;
+
+  template <class Work>
+  __device__ __forceinline__ Place(const Work& w, int64_t slot, int head)
+      : block(w.blocks + slot / kBlockTokens * w.block_stride + head * w.block_head_stride),
+        token(static_cast<int>(slot % kBlockTokens)) {}
+};
+
 // Calls `launch` with the number of 32-bit words of a row's bitmap, as a constant: 1, 2, 3, 4 or 8.
 template <class Launch>
 void for_mask_words(int head_dim, const Launch& launch) {
@@ -83,7 +110,8 @@ void launch_tiles(const char* op, void (*kernel)(Work), const Work& work, int wa
   while (warps > 1 && warps * warp_bytes > kSharedBytes) warps /= 2;
   const int bytes = warps * warp_bytes;
   if (bytes > kStaticSharedBytes) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    // Always the same limit: it belongs to the kernel, and another thread may be launching it too.
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     STD_TORCH_CHECK(error == cudaSuccess, op, ": ", cudaGetErrorString(error));
   }
   const unsigned blocks = static_cast<unsigned>((tiles + warps - 1) / warps);

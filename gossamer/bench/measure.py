@@ -43,15 +43,18 @@ def measure(
     *,
     warmup: int = 20,
     iters: int = 100,
+    preserve: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda args: args,
 ) -> Measurement:
     """Time `fn(*make_args())` over rotating argument sets and check what the timed calls returned.
 
     make_args: fresh random arguments each time it is called. oracle: the same function of the same
-    arguments in higher precision; its results may have any dtype.
+    arguments in higher precision; its results may have any dtype. preserve: the arguments as the
+    oracle needs them, taken before the first call; copies of those that `fn` writes to.
     Raises WrongResultError when a result is off by more than its dtype allows, or not finite;
     integers must be equal.
     """
     argument_sets = _rotation(make_args)
+    preserved = [preserve(args) for args in argument_sets]
     results: list[Any] = [None] * len(argument_sets)
 
     def call(i: int) -> None:
@@ -61,7 +64,7 @@ def measure(
     timing = time_calls(call, device=device_of(argument_sets[0]), warmup=warmup, iters=iters)
     pairs = [
         pair
-        for args, result in zip(argument_sets, results, strict=True)
+        for args, result in zip(preserved, results, strict=True)
         if result is not None  # fewer calls than argument sets
         for pair in zip(flat(result), flat(oracle(*args)), strict=True)
     ]

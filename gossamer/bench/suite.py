@@ -73,7 +73,12 @@ class Suite:
         needed_bytes = case.bytes(*make_args())
         for name, fn in runs.items():
             result = measure(
-                partial(self._call, fn), make_args, self._oracle, warmup=warmup, iters=iters
+                partial(self._call, fn),
+                make_args,
+                self._oracle,
+                warmup=warmup,
+                iters=iters,
+                preserve=op.with_copies,
             )
             yield Record.of(
                 result,

@@ -14,6 +14,12 @@ from rich.text import Text
 from gossamer.integrations.transformers import calibration_of, load_model, measure_moments
 from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
 
+CHARACTERS_PER_TOKEN = 8  # more than text in most languages has; too few only costs another try
+# Cutting a text changes tokens near the cut: those of the word that was cut (WordPiece: up to 100),
+# merges and normalisation across it, special tokens at the end. Tokens are taken for final when at
+# least this many follow; a tokenizer that looks further ahead than that would be cut wrongly.
+MARGIN = 256
+
 
 def calibrate(
     model: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file")],
@@ -51,11 +57,16 @@ def _check_before_loading(output: Path, tokens: int, context: int) -> None:
 
 
 def _first_tokens(tokenizer: Any, content: bytes, path: Path, wanted: int) -> list[int]:
+    """The first tokens of the whole text, from a prefix that has at least MARGIN tokens more."""
     try:
         decoded = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: {error}") from None
-    ids: list[int] = tokenizer(decoded)["input_ids"]
+    length = CHARACTERS_PER_TOKEN * wanted
+    ids: list[int] = tokenizer(decoded[:length])["input_ids"]
+    while length < len(decoded) and len(ids) < wanted + MARGIN:
+        length *= 2
+        ids = tokenizer(decoded[:length])["input_ids"]
     if len(ids) < wanted:
         raise ValueError(f"{path}: has {len(ids)} tokens; --tokens is {wanted}")
     return ids[:wanted]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gossamer._version import __version__
 from gossamer.kv.calibration import Bases, Calibration, Manifest, Moments
-from gossamer.kv.fingerprint import import_extra
+from gossamer.kv.extras import import_extra
 from gossamer.kv.folding import attention_layers, fingerprint, model_name
 from gossamer.kv.shape import KVShape
 
@@ -37,6 +37,11 @@ __all__ = [
 AttentionFunction = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 
 _IMPLEMENTATION = "gossamer"  # the name under which transformers finds `_dispatch`
+# What models hand on to attention and causal attention does not depend on; and other keywords that
+# it does not depend on while they have this value. Anything else (softcap, s_aux, ...) is refused.
+_IGNORED = {"position_ids", "cache_position", "use_cache", "token_type_ids"}
+_IGNORED |= {"output_hidden_states", "output_router_logits", "num_items_in_batch"}
+_NEUTRAL = {"dropout": 0.0, "is_causal": True, "output_attentions": False}
 _functions: WeakKeyDictionary[nn.Module, list[AttentionFunction]] = WeakKeyDictionary()
 
 
@@ -47,7 +52,7 @@ def load_model(
 
     Raises FileNotFoundError when there is nothing at `path`, ImportError when the `models` extra is
     not installed, and ValueError for a device that is not there and for anything that cannot be
-    loaded completely.
+    loaded completely, with every weight in its place and none left over.
     """
     path = Path(path)
     if not path.exists():
@@ -73,6 +78,8 @@ def load_model(
     incomplete = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
     if incomplete:
         raise ValueError(f"{path}: weights missing or of another shape: {', '.join(incomplete)}")
+    if unexpected := sorted(map(str, report["unexpected_keys"])):
+        raise ValueError(f"{path}: weights its config has no place for: {', '.join(unexpected)}")
     model.name_or_path = str(path)
     return model.eval().to(device), tokenizer
 
@@ -93,9 +100,10 @@ def kv_shape(model: Any) -> KVShape:
 def attention_function(model: Any, fn: AttentionFunction) -> Iterator[None]:
     """Every attention layer of `model` calls `fn` inside the context; the innermost one wins.
 
-    `fn` is not told about padding or sliding windows: a batch with padding, and a sequence longer
-    than the model's sliding window, are a ValueError. Raises ValueError for a model without
-    attention layers that transformers can redirect.
+    `fn` is not told about padding, sliding windows, or anything that makes attention other than
+    plain and causal (softcap, sinks, dropout, packed sequences): a batch with padding, a sequence
+    longer than the model's sliding window, and such attention are a ValueError. Raises ValueError
+    for a model without attention layers that transformers can redirect.
     """
     transformers = import_extra("transformers")
     transformers.AttentionInterface.register(_IMPLEMENTATION, _dispatch)
@@ -123,7 +131,7 @@ def _dispatch(
     attention_mask: Tensor | None,
     scaling: float,
     sliding_window: int | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in place of its own attention; it wants [B, T, Hq, D] back."""
     functions = _functions.get(module)
@@ -131,6 +139,11 @@ def _dispatch(
         raise ValueError("a model that shares this model's config runs inside attention_function")
     if attention_mask is not None:
         raise ValueError("attention_function takes no attention mask")
+    others.setdefault("is_causal", getattr(module, "is_causal", None))
+    for name, argument in others.items():
+        neutral = argument is None or (name in _NEUTRAL and argument == _NEUTRAL[name])
+        if name not in _IGNORED and not neutral:
+            raise ValueError(f"the model's attention has {name}; attention_function supports none")
     if sliding_window is not None and key.shape[2] > sliding_window:
         raise ValueError(
             f"{key.shape[2]} tokens, and the model's sliding window is {sliding_window}; "
@@ -144,9 +157,13 @@ def _dispatch(
     return output.transpose(1, 2).contiguous(), None
 
 
-def _no_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
+def _no_mask(
+    *_: Any, attention_mask: Tensor | None = None, allow_is_causal_skip: bool = True, **rest: Any
+) -> None:
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("the batch has padding, of which attention_function knows nothing")
+    if not allow_is_causal_skip and rest.get("q_length") != 1:  # 1: decoding with a static cache
+        raise ValueError("the model's mask is not plainly causal (packed sequences?)")
 
 
 def causal_attention(

@@ -8,20 +8,19 @@ root mean square of the queries' coordinate c.
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from gossamer.kv.fingerprint import Fingerprint, import_extra
+from gossamer.kv.extras import import_extra
+from gossamer.kv.fingerprint import Fingerprint, Manifest
 from gossamer.kv.shape import KVShape
 
 __all__ = ["Bases", "Calibration", "Fingerprint", "KVShape", "Manifest", "Moments"]
 
-FORMAT = 1
 TENSORS = ("k_basis", "v_basis", "k_weights", "k_basis_weights")
 # float32 leaves errors of about 1e-6 in U^T U; a basis that was damaged or scaled is far off.
 ORTHOGONALITY_TOLERANCE = 1e-4
@@ -128,43 +127,6 @@ def _principal_axes(moment: Tensor) -> tuple[Tensor, Tensor]:
     return energies, (axes * torch.where(largest < 0, -1.0, 1.0)).contiguous()
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """Where a calibration comes from. model: a name without its path, for people."""
-
-    model: str
-    fingerprint: Fingerprint
-    text_sha256: str
-    tokens: int
-    gossamer: str
-    torch: str
-    transformers: str
-    format: int = FORMAT
-
-    @property
-    def shape(self) -> KVShape:
-        return self.fingerprint.shape
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """The manifest that `asdict` made this of; ValueError says what is wrong with it."""
-        if not isinstance(data, Mapping):
-            raise ValueError(f"manifest is a {type(data).__name__}; must be an object")
-        if data.get("format") != FORMAT:
-            raise ValueError(f"format is {data.get('format')!r}; this version reads {FORMAT}")
-        names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            raise ValueError(
-                f"manifest has unknown keys {sorted(set(data) - names)} "
-                f"and lacks {sorted(names - set(data))}"
-            )
-        for name in names - {"fingerprint"}:
-            kind = int if name in ("tokens", "format") else str
-            if type(data[name]) is not kind:
-                raise ValueError(f"manifest: {name} is {data[name]!r}; must be {kind.__name__}")
-        return cls(**{**data, "fingerprint": Fingerprint.from_dict(data["fingerprint"])})
-
-
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Bases and rank weights of one model; see Bases for the tensors, all float32.
@@ -204,7 +166,10 @@ class Calibration:
         return cls(manifest, **{name: getattr(bases, name) for name in TENSORS})
 
     def check(self, fingerprint: Fingerprint, model: str = "this model") -> None:
-        """ValueError that names both models when this calibration was made for another one."""
+        """ValueError that names both models when this calibration was made for another one.
+
+        Shape and K decide, so a model into which V's basis was folded is still the same one.
+        """
         if difference := self.manifest.fingerprint.difference(fingerprint):
             raise ValueError(
                 f"the calibration of {self.manifest.model} does not fit {model}: {difference}"
@@ -224,8 +189,11 @@ class Calibration:
             temporary.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that `save` wrote; ValueError names the file and what is wrong with it."""
+    def load(cls, path: str | os.PathLike[str], fingerprint: Fingerprint | None = None) -> Self:
+        """Read a file that `save` wrote; ValueError names the file and what is wrong with it.
+
+        With a fingerprint, a calibration that does not fit it is an error too; see check.
+        """
         safetensors = import_extra("safetensors")
         try:
             with safetensors.safe_open(os.fspath(path), framework="pt") as file:
@@ -238,7 +206,10 @@ class Calibration:
                 raise ValueError("not a calibration: it has no manifest")
             if set(tensors) != set(TENSORS):
                 raise ValueError(f"has tensors {sorted(tensors)}; must be {sorted(TENSORS)}")
-            return cls(Manifest.from_dict(json.loads(metadata)), **tensors)
+            calibration = cls(Manifest.from_dict(json.loads(metadata)), **tensors)
+            if fingerprint is not None:
+                calibration.check(fingerprint)
+            return calibration
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

@@ -14,7 +14,8 @@ k_basis and v_basis (none, pca), k_policy and v_policy, window and sink (multipl
 (blocks, dense); after `sparse:` also values and scales.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -28,6 +29,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 
 DENSE = Side(Dense())
 DEFAULT_WINDOW = 32
+MAX_TOKENS = 1 << 40  # so that positions stay integers of 64 bits
 PREFILL = ("blocks", "dense")
 COMMON_KEYS = (
     "k", "v", "basis", "k_basis", "v_basis", "k_policy", "v_policy", "window", "sink", "prefill",
@@ -40,7 +42,7 @@ class KVConfig:
 
     What a query sees depends on positions alone: its own block of 32 tokens, the window / 32 blocks
     before it and the first sink / 32 blocks are dense, everything else is as stored.
-    prefill="dense" lets prompts attend to dense keys throughout, as Mustafar does.
+    prefill="dense" is for an engine: prompts attend to dense keys throughout, as in Mustafar.
     """
 
     k: Side = DENSE
@@ -51,8 +53,11 @@ class KVConfig:
 
     def __post_init__(self) -> None:
         for name, value in (("window", self.window), ("sink", self.sink)):
-            if value < 0 or value % BLOCK_TOKENS:
-                raise ValueError(f"{name} is {value}; must be a multiple of {BLOCK_TOKENS} from 0")
+            if type(value) is not int or not 0 <= value <= MAX_TOKENS or value % BLOCK_TOKENS:
+                raise ValueError(
+                    f"{name} is {value}; must be a multiple of {BLOCK_TOKENS} "
+                    f"from 0 to {MAX_TOKENS}"
+                )
         one_of("prefill", self.prefill, PREFILL)
         for name, side in (("k", self.k), ("v", self.v)):
             if name not in POLICIES[side.policy].sides:
@@ -74,6 +79,8 @@ class KVConfig:
                     spec.strip().removeprefix("sparse:"), [*COMMON_KEYS, "values", "scales"]
                 )
                 values, scales = parse_type(pairs.get("values", "fp16"))
+                if scales is not None and "scales" in pairs:
+                    raise ValueError("scales are there twice, after @ and as scales=")
                 scales = pairs.get("scales", scales)
                 sides = [Sparse(parse_keep(_required(pairs, s)), values, scales) for s in "kv"]
             else:
@@ -128,7 +135,12 @@ class KVConfig:
 
     def block_bytes(self, shape: KVShape) -> int:
         """K and V of 32 tokens, all layers and heads. Raises ValueError for an impossible shape."""
-        per_head = self.k.block_bytes(shape.head_dim) + self.v.block_bytes(shape.head_dim)
+        per_head = 0
+        for name, side in self._sides:
+            try:
+                per_head += side.block_bytes(shape.head_dim)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
         return per_head * shape.kv_heads * shape.layers
 
     def bytes_per_token(self, shape: KVShape) -> float:
@@ -152,8 +164,10 @@ class KVConfig:
 
         Each needs its dense float16 blocks (its own, window and sink) beside the stored ones.
         """
-        if memory < 0 or sequences < 1:
-            raise ValueError(f"memory is {memory} and sequences {sequences}; must be >= 0 and >= 1")
+        if type(memory) is not int or memory < 0 or type(sequences) is not int or sequences < 1:
+            raise ValueError(
+                f"memory is {memory} and sequences {sequences}; must be integers >= 0 and >= 1"
+            )
         each = memory // sequences
         plain = KVConfig().block_bytes(shape)
         dense_blocks = 1 + (self.window + self.sink) // BLOCK_TOKENS
@@ -165,9 +179,9 @@ class KVConfig:
         return blocks * BLOCK_TOKENS * sequences
 
 
-def _pairs(text: str, valid: Mapping[str, object] | list[str] | tuple[str, ...]) -> dict[str, str]:
+def _pairs(text: str, valid: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for item in filter(None, text.split(",")):
+    for item in text.split(",") if text else ():
         key, equals, value = item.partition("=")
         if not equals or not value:
             raise ValueError(f"{item!r} is not key=value")
@@ -186,6 +200,6 @@ def _required(pairs: dict[str, str], key: str) -> str:
 
 def _whole_number(pairs: dict[str, str], key: str, default: int) -> int:
     text = pairs.get(key, str(default))
-    if not text.isdecimal():
+    if not re.fullmatch("0|[1-9][0-9]*", text):
         raise ValueError(f"{key} is {text!r}; must be a multiple of {BLOCK_TOKENS} from 0")
     return int(text)

@@ -1,13 +1,12 @@
-"""Which model a calibration belongs to: its dimensions, and a sketch of its K projections.
+"""Which model a calibration belongs to: its dimensions, and sketches of its K and V projections.
 
-K projections, because folding V's basis into a model changes those of V and of the output.
+K projections tell models apart; those of V, whether V's basis is folded into the model or not.
 """
 
 import hashlib
-import importlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -16,68 +15,116 @@ from torch import Tensor
 
 from gossamer.kv.shape import KVShape
 
+FORMAT = 1
 SKETCHES = 4
 # Rounding weights to bfloat16 moves a sketch by about 1e-3; those of another model are O(1) away.
 TOLERANCE = 1e-2
 
-
-def import_extra(module: str) -> Any:
-    """A module of the `models` extra; ImportError says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise ImportError(
-            f"{package} is needed here and cannot be imported ({error}); "
-            "pip install gossamer[models]"
-        ) from error
+Sketch = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Survives a change of dtype and the folding of V's basis; differs between models.
+    """Survives a change of dtype, and but for v_sketches the folding of V's basis.
 
-    sketches: per layer, a few sums of the elements of the K projection with fixed signs, divided
-    by its norm: for unrelated weights, numbers of about 1.
+    k_sketches, v_sketches: per layer, a few sums of the elements of the K and of the V projection
+    with fixed signs, divided by its norm: for unrelated weights, numbers of about 1.
     """
 
     shape: KVShape
-    sketches: tuple[tuple[float, ...], ...]
+    k_sketches: tuple[Sketch, ...]
+    v_sketches: tuple[Sketch, ...]
 
     def __post_init__(self) -> None:
-        if len(self.sketches) != self.shape.layers:
-            raise ValueError(f"{len(self.sketches)} sketches; must be {self.shape.layers}")
-        for layer, sketch in enumerate(self.sketches):
-            if len(sketch) != SKETCHES or not all(math.isfinite(x) for x in sketch):
-                raise ValueError(f"sketch {layer} is {sketch}; must be {SKETCHES} finite numbers")
+        for kind, sketches in (("k", self.k_sketches), ("v", self.v_sketches)):
+            if len(sketches) != self.shape.layers:
+                raise ValueError(f"{len(sketches)} {kind}_sketches; must be {self.shape.layers}")
+            for layer, sketch in enumerate(sketches):
+                if len(sketch) != SKETCHES or not all(math.isfinite(x) for x in sketch):
+                    raise ValueError(
+                        f"{kind}_sketch {layer} is {sketch}; must be {SKETCHES} finite numbers"
+                    )
 
     @classmethod
-    def of(cls, shape: KVShape, k_projections: Iterable[Tensor]) -> Self:
-        """From the weight [Hk * D, hidden] of the K projection of each layer."""
-        return cls(shape, tuple(_sketch(weight) for weight in k_projections))
+    def of(
+        cls, shape: KVShape, k_projections: Iterable[Tensor], v_projections: Iterable[Tensor]
+    ) -> Self:
+        """From the weights [Hk * D, hidden] of the K and the V projection of each layer."""
+        k_sketches = tuple(_sketch(weight) for weight in k_projections)
+        return cls(shape, k_sketches, tuple(_sketch(weight) for weight in v_projections))
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """The fingerprint that `asdict` made this of; ValueError when it is something else."""
         try:
-            shape, sketches = data["shape"], data["sketches"]
-            if not isinstance(shape, Mapping) or len(data) != 2:
+            shape, k_sketches, v_sketches = (data[field.name] for field in fields(cls))
+            if not isinstance(shape, Mapping) or len(data) != 3:
                 raise TypeError(f"unexpected {sorted(data)}")
-            return cls(KVShape(**shape), tuple(tuple(map(float, sketch)) for sketch in sketches))
+            return cls(KVShape(**shape), _tuples(k_sketches), _tuples(v_sketches))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"manifest: fingerprint is damaged: {error}") from None
 
     def difference(self, other: "Fingerprint") -> str | None:
-        """How the two models differ, in words; None when they are the same."""
+        """How the two models differ in shape or K, in words; None when they do not."""
         if self.shape != other.shape:
             return f"one has {self.shape}, the other {other.shape}"
-        for layer, (a, b) in enumerate(zip(self.sketches, other.sketches, strict=True)):
-            if max(abs(x - y) for x, y in zip(a, b, strict=True)) > TOLERANCE:
-                return f"they have other K projections (first in layer {layer})"
-        return None
+        layer = _first_difference(self.k_sketches, other.k_sketches)
+        return None if layer is None else f"they have other K projections (first in layer {layer})"
+
+    def first_other_v(self, other: "Fingerprint") -> int | None:
+        """The first layer with another V projection; None when there is none. For equal shapes."""
+        return _first_difference(self.v_sketches, other.v_sketches)
 
 
-def _sketch(weight: Tensor) -> tuple[float, ...]:
+@dataclass(frozen=True)
+class Manifest:
+    """Where a calibration comes from. model: a name without its path, for people."""
+
+    model: str
+    fingerprint: Fingerprint
+    text_sha256: str
+    tokens: int
+    gossamer: str
+    torch: str
+    transformers: str
+    format: int = FORMAT
+
+    @property
+    def shape(self) -> KVShape:
+        return self.fingerprint.shape
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The manifest that `asdict` made this of; ValueError says what is wrong with it."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"manifest is a {type(data).__name__}; must be an object")
+        if data.get("format") != FORMAT:
+            raise ValueError(f"format is {data.get('format')!r}; this version reads {FORMAT}")
+        names = {field.name for field in fields(cls)}
+        if set(data) != names:
+            raise ValueError(
+                f"manifest has unknown keys {sorted(set(data) - names)} "
+                f"and lacks {sorted(names - set(data))}"
+            )
+        for name in names - {"fingerprint"}:
+            kind = int if name in ("tokens", "format") else str
+            if type(data[name]) is not kind:
+                raise ValueError(f"manifest: {name} is {data[name]!r}; must be {kind.__name__}")
+        return cls(**{**data, "fingerprint": Fingerprint.from_dict(data["fingerprint"])})
+
+
+def _first_difference(a: tuple[Sketch, ...], b: tuple[Sketch, ...]) -> int | None:
+    for layer, sketches in enumerate(zip(a, b, strict=True)):
+        if max(abs(x - y) for x, y in zip(*sketches, strict=True)) > TOLERANCE:
+            return layer
+    return None
+
+
+def _tuples(sketches: Any) -> tuple[Sketch, ...]:
+    return tuple(tuple(map(float, sketch)) for sketch in sketches)
+
+
+def _sketch(weight: Tensor) -> Sketch:
     wide = weight.detach().to(torch.float64)
     rows, columns = (
         torch.stack([_signs(f"{axis} {i}", size) for i in range(SKETCHES)]).to(wide.device)

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from gossamer.kv.calibration import Calibration
 from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.shape import KVShape
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-# Set on each attention layer. It lives as long as the module: a checkpoint saved after folding
-# does not remember it.
-_FOLDED = "_gossamer_v_basis_folded"
+# Between V and the output, only these are known to leave V's coordinates alone.
+CHILDREN = {*PROJECTIONS, "q_norm", "k_norm", "rotary_emb"}
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def attention_layers(model: nn.Module) -> list[Any]:
@@ -48,7 +49,8 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     """The fingerprint of a model, from its modules; ValueError when they are built otherwise."""
     layers = attention_layers(model)
     shape = _shape(layers)
-    return Fingerprint.of(shape, (layer.k_proj.weight for layer in layers))
+    k_projections = (layer.k_proj.weight for layer in layers)
+    return Fingerprint.of(shape, k_projections, (layer.v_proj.weight for layer in layers))
 
 
 @torch.no_grad()
@@ -56,16 +58,70 @@ def fold_v_basis(model: nn.Module, calibration: Calibration) -> None:
     """Turn V of every KV head into the calibration's basis, in place; outputs stay the same.
 
     Computed in float64 and rounded to the model's dtype once. Raises ValueError, and changes
-    nothing, for a calibration of another model, modules of other shapes, and a second time.
+    nothing, for a calibration of another model, for V projections other than those that were
+    calibrated (so for a second time, also after saving and loading), and for modules whose
+    attention may be more than four plain and separate linear projections.
     """
     layers = attention_layers(model)
     for index, layer in enumerate(layers):
-        if getattr(layer, _FOLDED, False):
-            raise ValueError(f"{model_name(model)}: V's basis is already folded (layer {index})")
-    calibration.check(fingerprint(model), model_name(model))
+        _require_plain(layer, f"layer {index}", getattr(model, "config", None))
+    _require_separate(layers)
+    found = fingerprint(model)
+    calibration.check(found, model_name(model))
+    other = calibration.manifest.fingerprint.first_other_v(found)
+    if other is not None:
+        raise ValueError(
+            f"{model_name(model)}: its value projections are not those that were calibrated "
+            f"(first in layer {other}); folded already?"
+        )
     for layer, basis in zip(layers, calibration.v_basis, strict=True):
         _fold(layer, basis)
-        setattr(layer, _FOLDED, True)
+
+
+def _require_plain(layer: Any, where: str, config: Any) -> None:
+    """ValueError unless folding is known to be right for this attention layer."""
+    own = [name for name, _ in layer.named_parameters(recurse=False)]
+    unknown = sorted({name for name, _ in layer.named_children()} - CHILDREN) + own
+    if unknown:
+        raise ValueError(
+            f"self_attn of {where} has {', '.join(unknown)}; folding requires that it has "
+            f"nothing but {', '.join(sorted(CHILDREN))}"
+        )
+    for owner in (layer, getattr(layer, "config", None), config):
+        if (clip := getattr(owner, "clip_qkv", None)) is not None:
+            raise ValueError(f"self_attn of {where} has clip_qkv {clip}; folding requires None")
+    for name in PROJECTIONS:
+        proj = getattr(layer, name)
+        if is_parametrized(proj):
+            raise ValueError(f"{name} of {where} is parametrized; folding requires plain weights")
+        if type(proj) is not nn.Linear:
+            kind = f"{type(proj).__module__}.{type(proj).__qualname__}"
+            raise ValueError(f"{name} of {where} is a {kind}; folding requires a plain nn.Linear")
+        for key in ("weight", "bias"):
+            tensor = getattr(proj, key)
+            plain = type(tensor) is nn.Parameter and tensor.dtype in DTYPES
+            if tensor is not None and not plain:
+                kind = f"{type(tensor).__name__} of {tensor.dtype}"
+                raise ValueError(
+                    f"{name}.{key} of {where} is a {kind}; folding requires a plain nn.Parameter "
+                    "of float64, float32, float16 or bfloat16"
+                )
+
+
+def _require_separate(layers: list[Any]) -> None:
+    """ValueError when weights share memory: turning one would turn the other."""
+    owners: dict[tuple[torch.device, int], str] = {}
+    for index, layer in enumerate(layers):
+        for name in PROJECTIONS:
+            for key, tensor in getattr(layer, name).named_parameters():
+                this = f"{name}.{key} of layer {index}"
+                place = (tensor.device, tensor.untyped_storage().data_ptr())
+                if place in owners:
+                    raise ValueError(
+                        f"{this} shares its memory with {owners[place]}; "
+                        "folding requires that each has its own"
+                    )
+                owners[place] = this
 
 
 def _fold(layer: Any, basis: Tensor) -> None:

@@ -1,5 +1,6 @@
 """How K and V are stored: dense or sparse, in which type, and what that takes in bytes."""
 
+import re
 from dataclasses import dataclass
 
 from gossamer.kv.policies import POLICIES
@@ -7,6 +8,7 @@ from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, VALUE_BITS, BlockFormat, valid_scales
 
 BASES = ("none", "pca")
+GRAMMAR = "dense[:type[@scales]] or sparse:keep[:type[@scales]]"
 ALIASES = {"fp8": "fp8_e4m3"}
 
 
@@ -38,8 +40,7 @@ class Sparse:
     """Exactly `keep` entries per row and a bitmap that says which.
 
     keep: an integer from 1 to head_dim, or the fraction that is pruned, from 0.0 to below 1.0,
-    which keeps the nearest multiple of 8 (at least 8). values, scales: as in Dense, without
-    "group".
+    which keeps the nearest multiple of 8. values, scales: as in Dense, without "group".
     """
 
     keep: int | float
@@ -58,12 +59,18 @@ class Sparse:
         _normalise(self, "values", dense=False)
 
     def kept(self, width: int) -> int:
-        """Entries kept of `width`. Raises ValueError for more than that."""
-        if isinstance(self.keep, float):
-            return min(max(round((1 - self.keep) * width / CHUNK), 1) * CHUNK, width)
-        if self.keep > width:
+        """Entries kept of `width`, a multiple of 8. Raises ValueError for more, and for none."""
+        kept = self.keep
+        if isinstance(kept, float):
+            kept = round((1 - kept) * width / CHUNK) * CHUNK
+            if kept == 0:
+                most = 1 - CHUNK / width
+                raise ValueError(
+                    f"keep is {self.keep}, which leaves nothing of {width}; must be at most {most}"
+                )
+        if kept > width:
             raise ValueError(f"keep is {self.keep}; must be 1 to {width}")
-        return self.keep
+        return kept
 
     def format(self, head_dim: int) -> BlockFormat:
         """Raises ValueError for a keep above head_dim, or a head_dim that blocks cannot have."""
@@ -85,6 +92,8 @@ class Side:
     policy: str = "magnitude"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.layout, Dense | Sparse):
+            raise TypeError(f"layout is {self.layout!r}; must be Dense or Sparse")
         one_of("basis", self.basis, BASES)
         one_of("policy", self.policy, POLICIES)
         if isinstance(self.layout, Dense) and self.policy != "magnitude":
@@ -116,11 +125,11 @@ class Side:
 
 
 def parse_layout(text: str) -> Layout:
-    """`dense[:type[@scales]]` or `sparse:keep[:type[@scales]]`. Raises ValueError."""
+    """See GRAMMAR. Raises ValueError."""
     kind, *words = text.split(":")
     one_of("layout", kind, ("dense", "sparse"))
     if len(words) > (2 if kind == "sparse" else 1) or (kind == "sparse" and not words):
-        raise ValueError(f"layout is {text!r}; must be {parse_layout.__doc__.split('. ')[0]}")  # type: ignore[union-attr]
+        raise ValueError(f"layout is {text!r}; must be {GRAMMAR}")
     if kind == "dense":
         return Dense(*parse_type(words[0])) if words else Dense()
     return Sparse(parse_keep(words[0]), *(parse_type(words[1]) if len(words) > 1 else ()))
@@ -128,21 +137,18 @@ def parse_layout(text: str) -> Layout:
 
 def parse_keep(text: str) -> int | float:
     """`40` keeps 40 entries, `0.7` leaves out 70%. Raises ValueError."""
-    try:
+    if re.fullmatch("[0-9]+", text):
         return int(text)
-    except ValueError:
-        pass
-    try:
+    if re.fullmatch(r"[0-9]*\.[0-9]+(e-[0-9]+)?|[0-9]+e-[0-9]+", text):
         return float(text)
-    except ValueError:
-        raise ValueError(
-            f"keep is {text!r}; must be a number of entries or a fraction pruned"
-        ) from None
+    raise ValueError(f"keep is {text!r}; must be a number of entries or a fraction pruned")
 
 
 def parse_type(text: str) -> tuple[str, str | None]:
     """`int4@channel` -> ("int4", "channel"), `int4` -> ("int4", None)."""
-    values, _, scales = text.partition("@")
+    values, at, scales = text.partition("@")
+    if at and not scales:
+        raise ValueError(f"type is {text!r}; must have scales after the @")
     return ALIASES.get(values, values), scales or None
 
 

@@ -9,6 +9,7 @@ from gossamer.kv.layouts import Side
 from gossamer.kv.policies import Ranking
 from gossamer.ops import kv_pack, kv_unpack
 from gossamer.ops.kv_block import BLOCK_TOKENS
+from gossamer.ops.kv_checks import check_whole_blocks
 
 MAGNITUDE = Ranking()
 
@@ -50,7 +51,7 @@ class BlockStore:
         kv_pack(
             self._by_channel(x),
             self._channel_blocks(),
-            _whole_blocks(slots),
+            self._whole_blocks(slots),
             fmt,
             scores=None if scores is None else self._by_channel(scores),
         )
@@ -60,44 +61,38 @@ class BlockStore:
         fmt = self.side.format(self.head_dim)
         if not self.side.by_channel:
             return kv_unpack(self.blocks, slots, fmt, dtype)
-        rows = kv_unpack(self._channel_blocks(), _whole_blocks(slots), fmt, dtype)
+        rows = kv_unpack(self._channel_blocks(), self._whole_blocks(slots), fmt, dtype)
         heads = self.blocks.shape[1]
+        groups = rows.shape[1] // heads
         # [blocks, channel, heads, group, token] -> [blocks, token, heads, group, channel]
-        split = rows.view(-1, BLOCK_TOKENS, heads, rows.shape[1] // heads, BLOCK_TOKENS)
-        joined = split.permute(0, 4, 2, 3, 1).reshape(slots.shape[0], heads, -1)
+        split = rows.view(rows.shape[0] // BLOCK_TOKENS, BLOCK_TOKENS, heads, groups, BLOCK_TOKENS)
+        joined = split.permute(0, 4, 2, 3, 1).reshape(rows.shape[0], heads, groups * BLOCK_TOKENS)
         return joined[..., : self.head_dim].contiguous()
 
     def _by_channel(self, x: Tensor) -> Tensor:
         """[N, heads, head_dim] -> [N, heads * groups of channels, 32 tokens]; rows are channels."""
-        _check_whole(x.shape[0])
+        expected = [x.shape[0], self.blocks.shape[1], self.head_dim]
+        if list(x.shape) != expected or x.shape[0] % BLOCK_TOKENS:
+            raise ValueError(
+                f"rows have shape {list(x.shape)}; must be {expected}, whole blocks of "
+                f"{BLOCK_TOKENS}, as the policy selects by channel"
+            )
         padded = torch.nn.functional.pad(x, (0, -self.head_dim % BLOCK_TOKENS))
-        split = padded.view(-1, BLOCK_TOKENS, x.shape[1], padded.shape[2] // 32, 32)
-        return split.permute(0, 4, 2, 3, 1).reshape(x.shape[0], -1, BLOCK_TOKENS)
+        groups = padded.shape[2] // BLOCK_TOKENS
+        blocks = x.shape[0] // BLOCK_TOKENS
+        split = padded.view(blocks, BLOCK_TOKENS, x.shape[1], groups, BLOCK_TOKENS)
+        return split.permute(0, 4, 2, 3, 1).reshape(x.shape[0], x.shape[1] * groups, BLOCK_TOKENS)
 
     def _channel_blocks(self) -> Tensor:
         groups = -(-self.head_dim // BLOCK_TOKENS)
-        num_blocks, heads, _ = self.blocks.shape
-        return self.blocks.view(num_blocks, heads * groups, -1)
+        num_blocks, heads, nbytes = self.blocks.shape
+        return self.blocks.view(num_blocks, heads * groups, nbytes // groups)
 
-
-def _whole_blocks(slots: Tensor) -> Tensor:
-    """The slots themselves, checked on the CPU: whole blocks, tokens in order."""
-    _check_whole(slots.shape[0])
-    groups = slots.view(-1, BLOCK_TOKENS)
-    ordered = groups[:, :1] + torch.arange(BLOCK_TOKENS, device=slots.device)
-    if slots.device.type == "cpu":
-        wrong = (groups != ordered).any(1) | (groups[:, 0] % BLOCK_TOKENS != 0)
-        if wrong.any():
-            first = groups[wrong][0]
-            raise ValueError(
-                f"slots {int(first[0])}, {int(first[1])}, ... are not a whole block; must be "
-                f"{BLOCK_TOKENS} in order from a multiple of {BLOCK_TOKENS}"
-            )
-    return slots
-
-
-def _check_whole(rows: int) -> None:
-    if rows % BLOCK_TOKENS:
-        raise ValueError(
-            f"{rows} rows; must be a multiple of {BLOCK_TOKENS}, as the policy selects by channel"
-        )
+    @staticmethod
+    def _whole_blocks(slots: Tensor) -> Tensor:
+        """The slots themselves; ValueError unless they are whole blocks (checked on the CPU)."""
+        if slots.shape[0] % BLOCK_TOKENS:
+            raise ValueError(f"{slots.shape[0]} slots; must be whole blocks of {BLOCK_TOKENS}")
+        if slots.device.type == "cpu":
+            check_whole_blocks("BlockStore", slots)
+        return slots

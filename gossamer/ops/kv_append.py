@@ -8,14 +8,15 @@ from gossamer.ops.checks import check_shape
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 from gossamer.ops.kv_checks import (
     check_alignment,
+    check_apart,
     check_blocks,
     check_format,
+    check_head_dim,
     check_plain,
     check_ranking,
     check_rows,
     check_slots,
     on_host,
-    to_device_of,
 )
 from gossamer.ops.registry import Op
 
@@ -39,10 +40,13 @@ def kv_append(
     written one token at a time. Raises TypeError or ValueError, before anything is written; numbers
     on a GPU are trusted as in `kv_pack`, and a table and positions on the CPU are checked there.
     """
-    options = (fmt.keep, fmt.values, fmt.scales, weights, scores)
+    options = (fmt.keep, fmt.values, str(fmt.scales), weights, scores)
+    check_head_dim("kv_append", x, fmt)
     if on_host(positions, x) and on_host(block_table, x):
-        _check_numbers(blocks, block_table, positions)
-        block_table, positions = to_device_of(x, block_table), to_device_of(x, positions)
+        checked = block_table, positions
+        block_table, positions = block_table.to(x.device), positions.to(x.device)
+        _check(x, blocks, block_table, positions, *options)
+        _check_numbers(blocks, *checked)
     _op(x, blocks, block_table, positions, *options, backend=backend)
 
 
@@ -91,6 +95,7 @@ def _check(
         raise ValueError(f"{op}: scales is 'channel'; must be 'none', 'row' or 'group'")
     check_blocks(op, blocks, fmt, x.device)
     check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
+    check_apart(op, blocks)
     check_plain(op, "block_table", block_table, torch.int32, x.device)
     if block_table.dim() != 2 or block_table.shape[0] != x.shape[0]:
         raise ValueError(
@@ -103,15 +108,7 @@ def _check(
 
 
 def _check_values(
-    x: Tensor,
-    blocks: Tensor,
-    block_table: Tensor,
-    positions: Tensor,
-    keep: int | None,
-    values: str,
-    scales: str,
-    weights: Tensor | None = None,
-    scores: Tensor | None = None,
+    x: Tensor, blocks: Tensor, block_table: Tensor, positions: Tensor, *_: object
 ) -> None:
     check_alignment("kv_append", blocks)
     if positions.device.type == "cpu":
@@ -123,9 +120,8 @@ def _check_numbers(blocks: Tensor, block_table: Tensor, positions: Tensor) -> No
     last = block_table.shape[1] * BLOCK_TOKENS - 1
     wrong = positions[(positions < -1) | (positions > last)]
     if wrong.numel():
-        raise ValueError(
-            f"{op}: a position is {wrong[0].item()}; must be 0 to {last}, or -1 for none"
-        )
+        valid = f"0 to {last}, or -1 for none" if last > 0 else "-1, as the table has no column"
+        raise ValueError(f"{op}: a position is {wrong[0].item()}; must be {valid}")
     live = positions >= 0
     named = block_table[live].gather(1, (positions[live] // BLOCK_TOKENS).unsqueeze(1)).squeeze(1)
     wrong = named[(named < 0) | (named >= blocks.shape[0])]

@@ -16,6 +16,8 @@ that owns a token reads its 8 values beside its neighbours' (row-major values to
 
 from dataclasses import dataclass
 
+import torch
+
 from gossamer.ops.checks import one_of
 
 BLOCK_TOKENS = 32
@@ -51,7 +53,7 @@ class BlockFormat:
 
     head_dim: a multiple of 8 from 8 to 256. keep: entries stored per row, 1 to head_dim; None for
     all of them (dense). values: the type of an entry. scales: None for the default of `values`.
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, TypeError for what is no integer.
     """
 
     head_dim: int
@@ -60,6 +62,11 @@ class BlockFormat:
     scales: str | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("head_dim", self.head_dim), ("keep", self.keep)):
+            optional = name == "keep" and value is None
+            number = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+            if not (number or optional):
+                raise TypeError(f"{name} is {value!r}; must be an integer")
         if self.head_dim % CHUNK or not CHUNK <= self.head_dim <= MAX_HEAD_DIM:
             raise ValueError(
                 f"head_dim is {self.head_dim}; must be a multiple of {CHUNK} from {CHUNK} "

@@ -58,6 +58,23 @@ def check_blocks(op: str, blocks: Any, fmt: BlockFormat, device: torch.device) -
         )
 
 
+def check_apart(op: str, blocks: Tensor) -> None:
+    """Blocks that are written to must not share memory."""
+    (inner_stride, inner), (outer_stride, outer) = sorted(
+        [(blocks.stride(0), blocks.shape[0]), (blocks.stride(1), blocks.shape[1])]
+    )
+    if inner_stride == outer_stride:
+        inner, outer = blocks.shape[1], blocks.shape[0]
+    nbytes = blocks.shape[2]
+    span = nbytes if inner <= 1 else inner_stride * inner
+    inside = inner <= 1 or inner_stride >= nbytes
+    if blocks.numel() and not (inside and (outer <= 1 or outer_stride >= span)):
+        raise ValueError(
+            f"{op}: blocks of shape {list(blocks.shape)} with strides {list(blocks.stride())} "
+            "share memory; must lie apart"
+        )
+
+
 def check_alignment(op: str, blocks: Tensor) -> None:
     """The address, which only a real tensor has."""
     if blocks.device.type != "meta" and blocks.data_ptr() % ALIGNMENT:
@@ -82,25 +99,27 @@ def check_ranking(
         raise ValueError(f"{op}: weights and scores are both given; must be one of them")
 
 
+def check_head_dim(op: str, x: Any, fmt: BlockFormat) -> None:
+    """Rows as wide as the format says."""
+    if isinstance(x, Tensor) and x.dim() == 3 and x.shape[2] != fmt.head_dim:
+        raise ValueError(
+            f"{op}: x has rows of {x.shape[2]}; must be {fmt.head_dim}, the head_dim of the format"
+        )
+
+
 def on_host(numbers: Any, x: Any) -> bool:
     """Whether the numbers are on the CPU and the rows on a GPU."""
     tensors = isinstance(numbers, Tensor) and isinstance(x, Tensor)
     return tensors and numbers.device.type == "cpu" and x.device.type == "cuda"
 
 
-def to_device_of(x: Tensor, numbers: Tensor) -> Tensor:
-    """A copy beside x, queued on the current stream."""
-    return numbers.to(x.device, non_blocking=True)
-
-
 def check_slots(op: str, slots: Tensor, num_blocks: int, *, unique: bool) -> None:
     """Slots on the CPU: -1, or 0 to the last one, and no slot twice if `unique`."""
     capacity = num_blocks * BLOCK_TOKENS
+    valid = f"0 to {capacity - 1}, or -1 for none" if capacity else "-1, as there are no blocks"
     wrong = slots[(slots < -1) | (slots >= capacity)]
     if wrong.numel():
-        raise ValueError(
-            f"{op}: a slot is {wrong[0].item()}; must be 0 to {capacity - 1}, or -1 for none"
-        )
+        raise ValueError(f"{op}: a slot is {wrong[0].item()}; must be {valid}")
     if not unique:
         return
     used, counts = slots[slots >= 0].unique(return_counts=True)
@@ -119,5 +138,5 @@ def check_whole_blocks(op: str, slots: Tensor) -> None:
         if (first >= 0 and first % BLOCK_TOKENS) or not torch.equal(group, expected):
             raise ValueError(
                 f"{op}: slots {first}, {int(group[1])}, ... are not a whole block; must be "
-                f"{BLOCK_TOKENS} in order from a multiple of {BLOCK_TOKENS} for scales 'channel'"
+                f"{BLOCK_TOKENS} in order from a multiple of {BLOCK_TOKENS}, or all -1"
             )

@@ -1,8 +1,9 @@
 """Rows to blocks and back in plain torch: what selection, values, scales and bits mean.
 
-Every step is exact or rounds once, to nearest even, so that all backends write the same bytes:
-scales are float16 rounded away from zero (minima down), which makes every code fit without clamping
-and every value come back within half a step; code times scale is exact in float32.
+Every step is exact or rounds at a known place, to nearest even, so that all backends write the
+same bytes (but for which NaN it is): scales are float16 rounded away from zero (minima down), which
+makes every code fit without clamping and every value come back within half a step (and a rounding
+of float32 where a minimum is added); code times scale is exact in float32.
 """
 
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def write(
         channels = select(x, fmt.keep, weights, scores)
         views.bitmap[block, :, token] = _bitmap(channels, fmt.head_dim)
     if fmt.scales == "channel":
-        encode_channels(x, channels, block, token, views, fmt)
+        _encode_channels(x, channels, block, token, views, fmt)
         return
     entries = x if channels is None else x.gather(-1, channels)
     entries = torch.nn.functional.pad(entries, (0, fmt.stored - entries.shape[-1]))
@@ -94,7 +95,7 @@ def write(
     views.values[block, :, :, token] = _to_bytes(codes, fmt.bits)
 
 
-def encode_channels(
+def _encode_channels(
     x: Tensor, channels: Tensor | None, block: Tensor, token: Tensor, views: BlockViews,
     fmt: BlockFormat,
 ) -> None:  # fmt: skip
@@ -122,6 +123,8 @@ def encode_channels(
 
 def read(blocks: Tensor, slots: Tensor, fmt: BlockFormat) -> Tensor:
     """Rows [N, heads, D] in float32 of `slots` [N]; zeros for a negative slot."""
+    if blocks.shape[0] == 0:
+        return torch.zeros(slots.shape[0], blocks.shape[1], fmt.head_dim, device=blocks.device)
     views = BlockViews.of(blocks, fmt)
     kept = (slots >= 0) & (slots < blocks.shape[0] * BLOCK_TOKENS)
     safe = slots.masked_fill(~kept, 0)
@@ -169,7 +172,7 @@ def _encode_signed(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     larger, smaller = torch.maximum(positive, negative), torch.minimum(positive, negative)
     step = torch.maximum(larger * (1 / most), smaller * _inverse(most - 1))
     scale = _scale(step, x.isfinite().all(-1))
-    scale = torch.where(flip, -scale, scale)
+    scale = torch.where(flip & ~scale.isnan(), -scale, scale)
     codes = (x * _reciprocal(scale).unsqueeze(-1)).round().clamp(-most, most - 1)
     return codes.nan_to_num(0).long(), scale
 

@@ -8,15 +8,16 @@ from gossamer.ops.checks import check_shape
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 from gossamer.ops.kv_checks import (
     check_alignment,
+    check_apart,
     check_blocks,
     check_format,
+    check_head_dim,
     check_plain,
     check_ranking,
     check_rows,
     check_slots,
     check_whole_blocks,
     on_host,
-    to_device_of,
 )
 from gossamer.ops.registry import Op
 
@@ -39,18 +40,22 @@ def kv_pack(
     ranks above infinity, so it is kept; with scales, one NaN or infinity among the kept entries (or
     one too large for a float16 scale) makes everything that shares its scale NaN.
 
-    x: float32, float16 or bfloat16, any strides. blocks: uint8, 16-byte aligned, written in place.
+    x: float32, float16 or bfloat16, any strides; rounded to the format's values (1e5 is infinite in
+    fp16). blocks: uint8, 16-byte aligned, apart from each other and from x, written in place.
     slots: int64. A format with scales per channel is written in whole blocks: N is a multiple of
     32, and each 32 slots are those of one block in order.
     Raises TypeError or ValueError, before anything is written. Slots on the CPU are checked, also
     when x is on a GPU, to which they are then copied. Slots on a GPU are trusted, because looking
-    at them would wait for them: one out of range is skipped, and of rows with the same slot any may
-    win.
+    at them would wait for them: one out of range is skipped, and a slot that is there twice ends up
+    undefined.
     """
+    check_head_dim("kv_pack", x, fmt)
+    options = (fmt.keep, fmt.values, str(fmt.scales), weights, scores)
     if on_host(slots, x):
-        _check_numbers(slots, blocks.shape[0], fmt.scales)
-        slots = to_device_of(x, slots)
-    _op(x, blocks, slots, fmt.keep, fmt.values, fmt.scales, weights, scores, backend=backend)
+        checked, slots = slots, slots.to(x.device)
+        _check(x, blocks, slots, *options)
+        _check_numbers(checked, blocks.shape[0], fmt.scales)
+    _op(x, blocks, slots, *options, backend=backend)
 
 
 def _reference(
@@ -82,6 +87,7 @@ def _check(
     fmt = check_format(op, x.shape[2], keep, values, scales)
     check_blocks(op, blocks, fmt, x.device)
     check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
+    check_apart(op, blocks)
     check_plain(op, "slots", slots, torch.int64, x.device)
     check_shape(op, "slots", slots, (x.shape[0],), "one for each row of x")
     if fmt.whole_blocks and x.shape[0] % BLOCK_TOKENS:
@@ -93,14 +99,7 @@ def _check(
 
 
 def _check_values(
-    x: Tensor,
-    blocks: Tensor,
-    slots: Tensor,
-    keep: int | None,
-    values: str,
-    scales: str,
-    weights: Tensor | None = None,
-    scores: Tensor | None = None,
+    x: Tensor, blocks: Tensor, slots: Tensor, keep: int | None, values: str, scales: str, *_: object
 ) -> None:
     check_alignment("kv_pack", blocks)
     if slots.device.type == "cpu":

@@ -1,10 +1,12 @@
 """Blocks back into dense rows."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from gossamer.ops import kv_codec
-from gossamer.ops.checks import FLOAT_DTYPES, dtype_name
+from gossamer.ops.checks import FLOAT_DTYPES
 from gossamer.ops.kv_block import BlockFormat
 from gossamer.ops.kv_checks import (
     check_alignment,
@@ -13,7 +15,6 @@ from gossamer.ops.kv_checks import (
     check_plain,
     check_slots,
     on_host,
-    to_device_of,
 )
 from gossamer.ops.registry import Op
 
@@ -29,12 +30,14 @@ def kv_unpack(
     """Rows [N, heads, head_dim] of `dtype` that lie in slots [N] of blocks, zero where left out.
 
     blocks: uint8 [num_blocks, heads, fmt.nbytes]. slots: int64, in any order, also repeated; -1 (on
-    a GPU also one out of range) gives a row of zeros. Values are exact in float32 and rounded once.
+    a GPU also one out of range) gives a row of zeros. code * scale + minimum in float32, where the
+    product is exact, rounded to dtype.
     Raises TypeError or ValueError.
     """
     if on_host(slots, blocks):
-        check_slots("kv_unpack", slots, blocks.shape[0], unique=False)
-        slots = to_device_of(blocks, slots)
+        checked, slots = slots, slots.to(blocks.device)
+        _check(blocks, slots, fmt.head_dim, fmt.keep, fmt.values, str(fmt.scales), dtype)
+        check_slots("kv_unpack", checked, blocks.shape[0], unique=False)
     args = (blocks, slots, fmt.head_dim, fmt.keep, fmt.values, fmt.scales, dtype)
     result: Tensor = _op(*args, backend=backend)
     return result
@@ -71,19 +74,11 @@ def _check(
     if slots.dim() != 1:
         raise ValueError(f"{op}: slots has {slots.dim()} dimensions; must have 1")
     if dtype not in FLOAT_DTYPES:
-        valid = ", ".join(map(dtype_name, FLOAT_DTYPES))
-        raise TypeError(f"{op}: dtype is {dtype_name(dtype)}; must be one of {valid}")
+        valid = ", ".join(map(str, FLOAT_DTYPES))
+        raise TypeError(f"{op}: dtype is {dtype!r}; must be one of {valid}")
 
 
-def _check_values(
-    blocks: Tensor,
-    slots: Tensor,
-    head_dim: int,
-    keep: int | None,
-    values: str,
-    scales: str,
-    dtype: torch.dtype,
-) -> None:
+def _check_values(blocks: Tensor, slots: Tensor, *_: object) -> None:
     check_alignment("kv_unpack", blocks)
     if slots.device.type == "cpu":
         check_slots("kv_unpack", slots, blocks.shape[0], unique=False)
@@ -101,16 +96,21 @@ def _fake(
     return blocks.new_empty((slots.shape[0], blocks.shape[1], head_dim), dtype=dtype)
 
 
+def _example(make: Callable[..., Tensor]) -> tuple[object, ...]:
+    """Blocks with something in them."""
+    fmt, slots = BlockFormat(64, 24), torch.tensor([33, 2, -1, 63, 0])
+    rows, blocks = torch.randn(5, 2, 64), torch.zeros(2, 2, fmt.nbytes, dtype=torch.uint8)
+    kv_codec.write(rows, blocks, slots, fmt, None, None)
+    like = make(1)
+    places = blocks.to(like.device), slots.to(like.device)
+    return *places, fmt.head_dim, fmt.keep, fmt.values, fmt.scales, like.dtype
+
+
 _op = Op(
     "kv_unpack",
     reference=_reference,
     check=_check,
     check_values=_check_values,
     fake=_fake,
-    example=lambda make: (
-        torch.zeros(2, 2, BlockFormat(64, 24).nbytes, dtype=torch.uint8).to(make(1).device),
-        torch.tensor([33, 2, -1, 63, 0]).to(make(1).device),
-        *(64, 24, "fp16", "none"),
-        make(1).dtype,
-    ),
+    example=_example,
 )

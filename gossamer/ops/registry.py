@@ -111,8 +111,12 @@ class Op:
 
     def outputs(self, *args: Any, backend: str | None = None) -> tuple[Tensor, ...]:
         """All tensors that a call makes or writes to; the arguments themselves stay as they are."""
-        copies = [a.clone() if i in self._written else a for i, a in enumerate(args)]
+        copies = self.with_copies(args)
         return self.results(self(*copies, backend=backend), copies)
+
+    def with_copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments, with copies of those that a call writes to."""
+        return tuple(a.clone() if i in self._written else a for i, a in enumerate(args))
 
     def results(self, returned: Any, args: Sequence[Any]) -> tuple[Tensor, ...]:
         """The tensors that a call with these arguments returned or wrote to."""

@@ -154,3 +154,34 @@ def test_a_closure_over_gpu_tensors_must_say_so():
     with pytest.raises(ValueError, match="say device='cpu' or device='cuda'"):
         benchmark_kernel(lambda: x + 1)
     assert benchmark_kernel(lambda: x + 1, device="cuda").median_ms > 0
+
+
+def test_a_stray_write_of_a_mutating_op_is_an_error():
+    """The oracle starts from the arguments as they were, not as the timed calls left them."""
+
+    def make_args():
+        return torch.zeros(4), torch.ones(4)
+
+    def careless(target, source):
+        target[:2] = source[:2]
+        target[3] = 7
+        return target
+
+    def oracle(target, source):
+        target[:2] = source[:2]
+        return target
+
+    def preserve(args):
+        return args[0].clone(), args[1]
+
+    with pytest.raises(WrongResultError):
+        measure(careless, make_args, oracle, warmup=1, iters=2, preserve=preserve)
+
+
+def test_bytes_must_be_equal():
+    def make_args():
+        return (torch.arange(10, dtype=torch.uint8),)
+
+    measure(lambda x: x + 1, make_args, lambda x: x + 1, warmup=1, iters=2)
+    with pytest.raises(WrongResultError, match="1 of 10 bytes are wrong"):
+        measure(lambda x: x + 1, make_args, lambda x: x + 1 + (x == 3), warmup=1, iters=2)

@@ -1,11 +1,13 @@
 """`gossamer calibrate`, from a directory on disk to a file on disk."""
 
 import hashlib
+import json
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from gossamer.cli.calibrate import _first_tokens
 from gossamer.cli.main import app
 from gossamer.integrations.transformers import fingerprint, load_model
 from gossamer.kv.calibration import Calibration
@@ -19,16 +21,20 @@ WORDS = ["<unk>", *(f"word{i}" for i in range(96))]
 TEXT = " ".join(f"word{i * i % 96}" for i in range(300))
 
 
+def word_tokenizer(known):
+    """Whole words between spaces are tokens."""
+    vocabulary = {word: i for i, word in enumerate(known)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+
+
 @pytest.fixture
 def model_path(tmp_path):
     """A tiny Llama with a tokenizer of whole words, as `save_pretrained` writes them."""
     path = tmp_path / "tiny-llama"
     tiny_model("llama-bias").save_pretrained(path)
-    vocabulary = {word: i for i, word in enumerate(WORDS)}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    tokenizer.save_pretrained(path)
+    word_tokenizer(WORDS).save_pretrained(path)
     return path
 
 
@@ -112,6 +118,67 @@ def test_weights_that_are_missing_are_named(model_path):
     safetensors.save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"missing.*: model\.layers\.1\.self_attn\.v_proj\.bias"):
         load_model(model_path)
+
+
+def test_weights_without_a_place_are_named(model_path):
+    """Attention biases under a config without them: the model would run, and say other things."""
+    path = model_path / "config.json"
+    config = json.loads(path.read_text())
+    assert config.pop("attention_bias") is True
+    path.write_text(json.dumps(config))
+    names = (
+        r"no place for: model\.layers\.0\.self_attn\.k_proj\.bias, .*2\.self_attn\.v_proj\.bias$"
+    )
+    with pytest.raises(ValueError, match=names):
+        load_model(model_path)
+
+
+class Recorder:
+    """A tokenizer that notes how much text it was given."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.lengths = tokenizer, []
+
+    def __call__(self, text):
+        self.lengths.append(len(text))
+        return self.tokenizer(text)
+
+
+def test_a_prefix_gives_the_tokens_of_the_whole_text():
+    """8 characters per token cut the 100th word in two, which then is an unknown word."""
+    tokenizer = Recorder(word_tokenizer(["<unk>", "longer-word", "seven77"]))
+    text = " ".join(["longer-word", *["seven77"] * 5000])
+    naive = tokenizer(text[:800])["input_ids"]
+    whole = tokenizer(text)["input_ids"]
+    assert len(naive) == 100
+    assert naive != whole[:100]
+    tokenizer.lengths.clear()
+    assert _first_tokens(tokenizer, text.encode(), None, 100) == whole[:100]
+    assert tokenizer.lengths == [800, 1600, 3200]
+
+
+@pytest.mark.parametrize("wanted", [1, 60, 61, 62, 63, 64, 500])
+def test_prefixes_with_merges_over_the_whole_text(wanted):
+    """BPE without words, as in Llama 2, and an end token: the cut changes tokens before it."""
+    letters = "".join("abcd "[i] for i in torch.randint(0, 5, (40_000,)))
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.train_from_iterator(
+        [letters[i : i + 50] for i in range(0, 4000, 50)],
+        tokenizers.trainers.BpeTrainer(
+            vocab_size=200, special_tokens=["</s>"], show_progress=False
+        ),
+    )
+    bpe.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 0)]
+    )
+    tokenizer = Recorder(transformers.PreTrainedTokenizerFast(tokenizer_object=bpe))
+    whole = tokenizer(letters)["input_ids"]
+    naive = [tokenizer(letters[:length])["input_ids"][:-1] for length in range(500, 520)]
+    assert any(ids != whole[: len(ids)] for ids in naive)
+    tokenizer.lengths.clear()
+    assert _first_tokens(tokenizer, letters.encode(), None, wanted) == whole[:wanted]
+    assert max(tokenizer.lengths) < len(letters) / 2
+    assert _first_tokens(tokenizer, letters.encode(), None, len(whole)) == whole
 
 
 @pytest.mark.parametrize("missing", ["--text", "-o"])

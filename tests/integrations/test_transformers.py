@@ -15,6 +15,7 @@ from gossamer.integrations.transformers import (
     load_model,
     measure_moments,
 )
+from gossamer.kv.folding import fold_v_basis
 from gossamer.kv.shape import KVShape
 from tests.integrations import FAMILIES, tiny_model, write_gguf
 
@@ -218,6 +219,7 @@ def test_a_gguf_file(tmp_path):
     assert tokenizer("$#")["input_ids"] == [3, 2]
     assert calibrate(loaded, ids.repeat(1, 2)).manifest.model == "tiny.gguf"
     assert fingerprint(loaded).difference(fingerprint(model)) is None
+    fold_v_basis(loaded, calibrate(model, ids.repeat(1, 2)))
 
 
 def test_damaged_gguf_files_and_missing_readers(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def random_weights(shape=SHAPE, hidden=40):
 def manifest_of(weights, shape=SHAPE, name="tiny"):
     return Manifest(
         model=name,
-        fingerprint=Fingerprint.of(shape, weights),
+        fingerprint=Fingerprint.of(shape, weights, random_weights(shape)),
         text_sha256="0" * 64,
         tokens=100,
         gossamer="0",
@@ -162,6 +162,14 @@ def test_save_and_load(calibration, tmp_path):
     assert list(tmp_path.iterdir()) == [path]  # nothing temporary stays
 
 
+def test_loading_for_another_model_names_the_file(calibration, tmp_path):
+    path = rewritten(calibration, tmp_path / "x.safetensors")
+    Calibration.load(path, calibration.manifest.fingerprint)
+    other = Fingerprint.of(SHAPE, random_weights(), random_weights())
+    with pytest.raises(ValueError, match=r"x\.safetensors: .* of tiny does not fit this model"):
+        Calibration.load(path, other)
+
+
 def test_a_failed_save_leaves_the_old_file(calibration, tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
     path = tmp_path / "tiny.safetensors"
@@ -225,11 +233,12 @@ def test_a_calibration_of_another_model_names_both():
     weights = random_weights()
     bases = moments_of(random_qkv()).finish()
     calibration = Calibration.of(bases, manifest_of(weights, name="first"))
-    calibration.check(Fingerprint.of(SHAPE, weights), "again")
+    values = random_weights()  # other ones, as after folding
+    calibration.check(Fingerprint.of(SHAPE, weights, values), "again")
     with pytest.raises(ValueError, match="of first does not fit second: they have other K proj"):
-        calibration.check(Fingerprint.of(SHAPE, random_weights()), "second")
+        calibration.check(Fingerprint.of(SHAPE, random_weights(), values), "second")
     larger = replace(SHAPE, layers=3)
-    other = Fingerprint.of(larger, random_weights(larger))
+    other = Fingerprint.of(larger, random_weights(larger), random_weights(larger))
     with pytest.raises(ValueError, match=r"of first .* second: one has 2 layers, .*other 3 layers"):
         calibration.check(other, "second")
 

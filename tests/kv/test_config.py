@@ -64,7 +64,7 @@ def sides(draw: st.DrawFn, name: str) -> Side:
     by_channel = POLICIES[policy].axis == "channel"
     if by_channel and scales == "channel":
         scales = "row"
-    fraction = st.floats(0, 1, exclude_max=True)
+    fraction = st.floats(0, 0.8)
     keep = draw(st.integers(1, 32 if by_channel else 128) | fraction)
     return Side(Sparse(keep, values, scales), basis, policy)
 
@@ -93,6 +93,13 @@ def test_every_config_survives_a_round_trip(k, v, window, sink, prefill):
         ("sparse:k=64,v=40,size=3", "key is 'size'; must be one of k, v, basis,"),
         ("sparse:k=64,v=40,k=3", "key 'k' is there twice; must be there once"),
         ("sparse:k=64,v=40,window=40", "window is 40; must be a multiple of 32 from 0"),
+        ("sparse:k=64,v=40,window=064", "window is '064'; must be a multiple of 32 from 0"),
+        ("sparse:k=64,v=40,window=\u0663\u0662", "window is '\u0663\u0662'; must be"),
+        (f"sparse:k=64,v=40,window={32 * 10**30}", f"window is {32 * 10**30}; must be a mult"),
+        ("sparse:k=64,v=40,values=int4@row,scales=row", "scales are there twice, after @ and as"),
+        ("sparse:k=64,,v=40", "'' is not key=value"),
+        ("sparse:k=64,v=40,", "'' is not key=value"),
+        ("sparse:k= 64,v=40", "keep is ' 64'; must be a number of entries or a fraction pruned"),
         ("sparse:k=64,v=40,window=-32", "window is '-32'; must be a multiple of 32 from 0"),
         ("sparse:k=64,v=40,sink=x", "sink is 'x'; must be a multiple of 32 from 0"),
         ("sparse:k=64,v=40,basis=svd", "basis is 'svd'; must be one of none, pca"),
@@ -148,8 +155,17 @@ def test_tokens_that_fit():
     )
     assert sparse.tokens_that_fit(block, LLAMA) == 32
     assert sparse.tokens_that_fit(0, LLAMA) == 0
-    with pytest.raises(ValueError, match="memory is -1 and sequences 1; must be"):
+    with pytest.raises(ValueError, match="memory is -1 and sequences 1; must be integers"):
         sparse.tokens_that_fit(-1, LLAMA)
+    with pytest.raises(ValueError, match=r"memory is 1000.0 and sequences 1; must be integers"):
+        sparse.tokens_that_fit(1e3, LLAMA)
+
+
+def test_errors_of_a_size_name_the_side():
+    with pytest.raises(ValueError, match="v: keep is 200; must be 1 to 128"):
+        KVConfig.parse("sparse:k=64,v=200").block_bytes(LLAMA)
+    with pytest.raises(ValueError, match=r"window is 64.0; must be a multiple of 32"):
+        KVConfig(window=64.0)
 
 
 @given(tokens=st.integers(0, 5000), sequences=st.integers(1, 5), window=st.integers(0, 4))

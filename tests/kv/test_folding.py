@@ -97,8 +97,10 @@ def test_the_fingerprint_survives_dtype_and_folding(dtype):
     calibration = calibrate(model, random_ids())
     model = model.to(dtype)
     assert before.difference(fingerprint(model)) is None
+    assert before.first_other_v(fingerprint(model)) is None
     fold_v_basis(model, calibration)
     assert before.difference(fingerprint(model)) is None
+    assert before.first_other_v(fingerprint(model)) == 0
     assert before.difference(fingerprint(tiny_model("qwen3"))) is not None
 
 
@@ -119,12 +121,52 @@ def test_folding_twice_is_refused():
     calibration = calibrate(model, random_ids())
     fold_v_basis(model, calibration)
     before = weights_of(model)
-    with pytest.raises(ValueError, match="Qwen2ForCausalLM: V's basis is already folded"):
+    message = r"Qwen2ForCausalLM: its value projections are not those .* folded already\?"
+    with pytest.raises(ValueError, match=message):
         fold_v_basis(model, calibration)
-    with pytest.raises(ValueError, match="already folded"):
-        fold_v_basis(copy.deepcopy(model), calibration)
-    with pytest.raises(ValueError, match="already folded"):
-        fold_v_basis(model.model, calibration)
+    for copied in (copy.deepcopy(model), model.model, copy.deepcopy(model).to(torch.bfloat16)):
+        with pytest.raises(ValueError, match=r"folded already\?"):
+            fold_v_basis(copied, calibration)
+    assert_untouched(model, before)
+
+
+def test_folding_twice_is_refused_after_saving_and_loading(tmp_path):
+    model = tiny_model("llama-bias")
+    calibration = calibrate(model, random_ids())
+    model.save_pretrained(tmp_path / "plain")
+    fold_v_basis(model, calibration)
+    model.save_pretrained(tmp_path / "folded")
+    folded = type(model).from_pretrained(tmp_path / "folded")
+    before = weights_of(folded)
+    calibration.check(fingerprint(folded))
+    with pytest.raises(ValueError, match=r"^folded: its value .* \(first in layer 0\); folded al"):
+        fold_v_basis(folded, calibration)
+    assert_untouched(folded, before)
+    plain = type(model).from_pretrained(tmp_path / "plain")
+    fold_v_basis(plain, calibration)
+    assert_untouched(plain, before)
+
+
+def test_a_calibration_of_the_folded_model_is_told_apart():
+    model, ids = tiny_model("qwen3"), random_ids()
+    plain = copy.deepcopy(model)
+    fold_v_basis(model, calibrate(model, ids))
+    calibration = calibrate(model, ids)
+    calibration.check(fingerprint(plain))
+    with pytest.raises(ValueError, match="not those that were calibrated"):
+        fold_v_basis(plain, calibration)
+
+
+def test_one_layer_folded_is_enough_to_refuse():
+    model, ids = tiny_model("llama"), random_ids()
+    calibration = calibrate(model, ids)
+    folded = copy.deepcopy(model)
+    fold_v_basis(folded, calibration)
+    attention = model.model.layers[2].self_attn
+    attention.load_state_dict(folded.model.layers[2].self_attn.state_dict())
+    before = weights_of(model)
+    with pytest.raises(ValueError, match="first in layer 2"):
+        fold_v_basis(model, calibration)
     assert_untouched(model, before)
 
 

@@ -44,7 +44,7 @@ def test_blocks_stay_aligned(head_dim):
 
 
 def test_fractions_keep_the_nearest_multiple_of_8():
-    assert [Sparse(f).kept(128) for f in (0.0, 0.5, 0.7, 0.75, 0.8, 0.99)] == [
+    assert [Sparse(f).kept(128) for f in (0.0, 0.5, 0.7, 0.75, 0.8, 0.95)] == [
         128,
         64,
         40,
@@ -91,8 +91,14 @@ def test_channels_as_rows():
             "scales is 'channel'; must be left out for policy 'per_channel'",
         ),
         (lambda: Side(Sparse(40), policy="per_channel").format(128), "keep is 40; must be 1 to 32"),
-        (lambda: parse_layout("sparse"), "layout is 'sparse'; must be `dense"),
-        (lambda: parse_layout("dense:int4:8"), "layout is 'dense:int4:8'; must be `dense"),
+        (lambda: parse_layout("sparse"), "layout is 'sparse'; must be dense[:type"),
+        (lambda: parse_layout("dense:int4:8"), "layout is 'dense:int4:8'; must be dense[:type"),
+        (lambda: Sparse(0.999).kept(128), "keep is 0.999, which leaves nothing of 128; must be"),
+        (lambda: parse_layout("dense:int4@"), "type is 'int4@'; must have scales after the @"),
+        (lambda: parse_layout("sparse:+5"), "keep is '+5'; must be a number of entries or"),
+        (lambda: parse_layout("sparse:6_4"), "keep is '6_4'; must be a number of entries or"),
+        (lambda: parse_layout("sparse:\u0666\u0664"), "keep is '\u0666\u0664'; must be a number"),
+        (lambda: parse_layout("sparse: 64"), "keep is ' 64'; must be a number of entries or"),
         (lambda: parse_layout("sparse:many"), "keep is 'many'; must be a number of entries or"),
         (lambda: parse_layout("ragged:8"), "layout is 'ragged'; must be one of dense, sparse"),
     ],
@@ -104,6 +110,13 @@ def test_bad_input(make, message):
 
 
 def test_keep_must_be_a_number():
+    for wrong in (24.0, 24.5, True, "24"):
+        with pytest.raises(TypeError, match=r"keep is .*; must be an integer"):
+            BlockFormat(64, wrong)
+    with pytest.raises(TypeError, match=r"head_dim is 64.0; must be an integer"):
+        BlockFormat(64.0)
+    with pytest.raises(TypeError, match="layout is 'dense'; must be Dense or Sparse"):
+        Side("dense")
     with pytest.raises(TypeError, match="keep is str; must be an int or a float"):
         Sparse("40")
     with pytest.raises(TypeError, match="keep is bool"):

@@ -57,13 +57,6 @@ def packed(name: str, x: Tensor, state: PolicyState, values: str = "fp16") -> Te
     return store.read(slots, torch.float32) != 0
 
 
-def largest(scores: np.ndarray, axis: int, count: int) -> np.ndarray:
-    order = np.argsort(-scores, axis=axis, kind="stable").take(range(count), axis=axis)
-    mask = np.zeros(scores.shape, dtype=bool)
-    np.put_along_axis(mask, order, True, axis=axis)
-    return mask
-
-
 def test_every_policy_has_an_oracle():
     assert set(ORACLES) == set(POLICIES)
 
@@ -83,20 +76,23 @@ def test_exactly_as_much_is_kept(name, values):
 
 @pytest.mark.parametrize("name", [n for n, oracle in ORACLES.items() if oracle])
 def test_what_is_kept_is_what_the_policy_says(name):
+    """But for entries so close to the threshold that float32 cannot tell them apart."""
     x = torch.randn(TOKENS, HEADS, HEAD_DIM)
     state = policy_of(name).start()
     scores = ORACLES[name](x.double().numpy(), *observe(state))
-    got = packed(name, x, state).numpy()
-    if POLICIES[name].axis == "token":
-        assert np.array_equal(got, largest(scores, -1, KEEP))
-    else:
-        blocks = scores.reshape(-1, 32, HEADS, HEAD_DIM)
-        assert np.array_equal(got.reshape(blocks.shape), largest(blocks, 1, KEEP))
+    kept = packed(name, x, state).numpy()
+    if POLICIES[name].axis == "channel":
+        scores, kept = (
+            np.moveaxis(a.reshape(-1, 32, HEADS, HEAD_DIM), 1, -1) for a in (scores, kept)
+        )
+    threshold = np.sort(scores, axis=-1)[..., -KEEP, None]
+    assert kept[scores > threshold * (1 + 1e-5)].all()
+    assert not kept[scores < threshold * (1 - 1e-5)].any()
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_equal_histories_give_equal_choices(name):
-    x, seed = torch.randn(TOKENS, HEADS, HEAD_DIM), torch.seed()
+    x, seed = torch.randn(TOKENS, HEADS, HEAD_DIM), torch.initial_seed()
     choices = []
     for _ in range(2):
         torch.manual_seed(seed)
@@ -165,6 +161,13 @@ def test_bad_input():
     state.observe_attention(torch.rand(3, HEADS))
     with pytest.raises(ValueError, match=r"attention has shape \[3, 2\]; must be \[64, 2\]"):
         policy_of("attention_weighted").rank(torch.randn(64, 2, 8), state)
+    with pytest.raises(
+        ValueError, match=r"attention has shape \[4, 2\]; must be \[3, 2\], as before"
+    ):
+        state.observe_attention(torch.rand(4, HEADS))
+    for name in ("query_aware", "think"):
+        with pytest.raises(ValueError, match="window is 0; must be >= 1"):
+            POLICIES[name](window=0)
     state = policy_of("query_aware").start()
     state.observe_queries(torch.randn(4, 5, HEAD_DIM))
     with pytest.raises(ValueError, match="queries have 5 heads; must be a multiple of 2"):

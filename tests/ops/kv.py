@@ -1,7 +1,7 @@
 """Formats, rows and oracles for the tests of the ops on KV blocks.
 
 The oracles here are numpy and read blocks by the offsets that the documentation gives: they share
-no code with the reference.
+no code with the library.
 """
 
 from dataclasses import dataclass
@@ -117,23 +117,84 @@ def selection(call: Call) -> np.ndarray:
     return mask
 
 
-def steps(blocks: Tensor, call: Call) -> np.ndarray:
-    """Half of this is how far each entry may be off, like x: the stored scale, or for fp8 the
-    distance between neighbours at its size."""
-    fmt, data = call.fmt, blocks.numpy()
-    start = (0 if fmt.keep is None else 4 * fmt.head_dim) + (
-        -(-(fmt.keep or fmt.head_dim) // 8) * 32 * BITS[fmt.values]
-    )
-    scales = data[..., start:].copy().view(np.float16).astype(np.float64)
+@dataclass(frozen=True)
+class Parts:
+    """The parts of blocks by their documented offsets, as numpy bytes."""
+
+    bitmap: np.ndarray  # [blocks, heads, 32, D / 8]
+    values: np.ndarray  # [blocks, heads, chunks, 32, bits]
+    scales: np.ndarray  # [blocks, heads, bytes]
+
+    @classmethod
+    def of(cls, blocks: Tensor, fmt: BlockFormat) -> "Parts":
+        data = blocks.numpy()
+        row = 0 if fmt.keep is None else fmt.head_dim // 8
+        chunks = -(-(fmt.keep or fmt.head_dim) // 8)
+        start, end = 32 * row, 32 * row + chunks * 32 * BITS[fmt.values]
+        return cls(
+            data[..., :start].reshape(*data.shape[:2], 32, row),
+            data[..., start:end].reshape(*data.shape[:2], chunks, 32, BITS[fmt.values]),
+            data[..., end:],
+        )
+
+
+def read(blocks: Tensor, call: Call) -> np.ndarray:
+    """The rows of a call's slots in float64, decoded without any code of the library."""
+    if call.x.shape[0] == 0:
+        return np.zeros(call.x.shape)
+    fmt, parts = call.fmt, Parts.of(blocks, call.fmt)
+    block, token = call.slots.numpy() // 32, call.slots.numpy() % 32
+    raw = parts.values[block, :, :, token]  # [N, heads, chunks, bits]
+    if fmt.values in FLOATS:
+        entries = torch.from_numpy(raw.copy()).view(FLOATS[fmt.values]).double().numpy()
+    elif fmt.values == "fp8_e4m3":
+        entries = torch.from_numpy(raw.copy()).view(torch.float8_e4m3fn).double().numpy()
+    else:
+        width = BITS[fmt.values]
+        bits = np.unpackbits(raw, axis=-1, bitorder="little").reshape(*raw.shape[:3], 8, width)
+        place = 2.0 ** np.arange(width)
+        if fmt.scales == "row":
+            place[-1] *= -1  # two's complement
+        entries = (bits * place).sum(-1)
+    entries = entries.reshape(*raw.shape[:2], 8 * raw.shape[2])
+    x = np.zeros(call.x.shape)
+    if fmt.keep is None:
+        mask = np.ones(x.shape, dtype=bool)
+    else:
+        mask = np.unpackbits(parts.bitmap[block, :, token], axis=-1, bitorder="little") == 1
+        assert (mask.sum(-1)[call.slots.numpy() >= 0] == fmt.keep).all()
+        entries = entries[..., : fmt.keep]
+    for i in np.flatnonzero(call.slots.numpy() >= 0):
+        x[i][mask[i]] = entries[i].reshape(-1)
+    scale, minimum = scales(blocks, call)
+    live = mask & (call.slots.numpy() >= 0)[:, None, None]
+    return np.where(live, x * scale + minimum, 0)
+
+
+def scales(blocks: Tensor, call: Call) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and minimum of every entry, like x."""
+    fmt = call.fmt
+    ones = np.ones(call.x.shape)
+    if fmt.scales == "none":
+        return ones, 0 * ones
+    halves = Parts.of(blocks, fmt).scales.copy().view(np.float16).astype(np.float64)
     block, token = call.slots.numpy() // 32, call.slots.numpy() % 32
     if fmt.scales == "row":
-        step = np.abs(scales[block, :, token])[..., None] * np.ones(fmt.head_dim)
-    elif fmt.scales == "channel":
-        step = scales[block].reshape(*call.x.shape[:2], fmt.head_dim, 2)[..., 0]
+        return halves[block, :, token][..., None] * ones, 0 * ones
+    if fmt.scales == "channel":
+        pairs = halves[block].reshape(*call.x.shape, 2)
     else:
-        grouped = scales.reshape(*scales.shape[:2], fmt.head_dim // 32, 32, 2)[..., 0]
-        step = np.repeat(grouped[block, :, :, token], 32, axis=-1)
-    if fmt.values == "fp8_e4m3":
-        size = np.abs(call.x.double().numpy()) / np.maximum(step, 1e-30)
+        grouped = halves.reshape(*halves.shape[:2], fmt.head_dim // 32, 32, 2)
+        pairs = np.repeat(grouped[block, :, :, token], 32, axis=2)
+    return pairs[..., 0], pairs[..., 1]
+
+
+def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
+    """Half a step, and what float32 loses around it; like x."""
+    x = np.abs(call.x.double().numpy())
+    scale, minimum = scales(blocks, call)
+    step = np.abs(scale)
+    if call.fmt.values == "fp8_e4m3":  # the distance between neighbours at this size
+        size = x / np.maximum(step, 1e-30)
         step = step * np.exp2(np.maximum(np.floor(np.log2(np.maximum(size, 1e-30))), -6) - 3)
-    return step
+    return step * (0.5 + 1e-4) + 2.0**-22 * (x + np.abs(minimum))

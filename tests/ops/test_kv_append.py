@@ -80,22 +80,30 @@ BAD_VALUES = [
 @given(
     fmt=formats().filter(lambda f: not f.whole_blocks),
     sequences=st.integers(0, 40),
+    ranking=st.sampled_from([None, "weights", "scores"]),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
     seed=st.integers(0, 2**31),
 )
-def test_is_kv_pack_at_the_slots_of_the_table(op, backend, device, fmt, sequences, seed):
+def test_is_kv_pack_at_the_slots_of_the_table(
+    op, backend, device, fmt, sequences, ranking, dtype, seed
+):
     torch.manual_seed(seed)
     table = torch.randperm(3 * sequences + 1)[: 3 * sequences].view(sequences, 3).int()
     positions = torch.randint(-1, 96, (sequences,))
-    x = torch.randn(sequences, 2, fmt.head_dim)
+    x = torch.randn(sequences, 2, fmt.head_dim).to(dtype)
+    shape = x.shape[1:] if ranking == "weights" else x.shape
+    ranks = {ranking: torch.rand(shape)} if ranking and fmt.keep else {}
     blocks = torch.full((3 * sequences + 1, 2, fmt.nbytes), 0xA5, dtype=torch.uint8)
     want = blocks.clone()
     slots = torch.full((sequences,), -1)
     for i, p in enumerate(positions.tolist()):
         if p >= 0:
             slots[i] = int(table[i, p // 32]) * 32 + p % 32
-    kv_pack(x, want, slots, fmt, backend="reference")
+    kv_pack(x, want, slots, fmt, **ranks, backend="reference")
     got = blocks.to(device)
-    kv_append(x.to(device), got, table.to(device), positions.to(device), fmt, backend=backend)
+    ranks = {name: t.to(device) for name, t in ranks.items()}
+    numbers = table.to(device), positions.to(device)
+    kv_append(x.to(device), got, *numbers, fmt, **ranks, backend=backend)
     assert torch.equal(got.cpu(), want)
 
 
@@ -131,6 +139,21 @@ def test_replays_in_a_cuda_graph():
         kv_append(x, want, table, positions, fmt, backend="reference")
         torch.cuda.synchronize()
         assert torch.equal(blocks, want)
+
+
+@pytest.mark.gpu
+def test_numbers_on_the_host_are_checked_for_rows_on_a_gpu():
+    x = torch.randn(2, 3, 64, device="cuda")
+    got, want = torch.zeros(2, 4, 3, FMT.nbytes, dtype=torch.uint8, device="cuda")
+    table, positions = torch.tensor([[3, 1], [2, 0]], dtype=torch.int32), torch.tensor([40, 7])
+    with pytest.raises(ValueError, match="a position is 64; must be 0 to 63"):
+        kv_append(x, got, table, torch.tensor([64, 7]), FMT)
+    with pytest.raises(ValueError, match=r"block_table has shape \[2\]"):
+        kv_append(x, got, table[0], positions, FMT)
+    assert not got.any()
+    kv_append(x, got, table, positions, FMT)
+    kv_append(x, want, table.cuda(), positions.cuda(), FMT, backend="reference")
+    assert torch.equal(got, want)
 
 
 @pytest.mark.gpu

@@ -49,7 +49,8 @@ BAD_CALLS = [
     (
         _args(dtype=torch.int8),
         TypeError,
-        "kv_unpack: dtype is int8; must be one of float32, float16, bfloat16",
+        "kv_unpack: dtype is torch.int8; "
+        "must be one of torch.float32, torch.float16, torch.bfloat16",
     ),
 ]
 BAD_VALUES = [
@@ -57,7 +58,12 @@ BAD_VALUES = [
         _args(slots=torch.tensor([5, 128])),
         ValueError,
         "kv_unpack: a slot is 128; must be 0 to 127, or -1 for none",
-    )
+    ),
+    (
+        _args(blocks=torch.zeros(0, 3, FMT.nbytes, dtype=torch.uint8)),
+        ValueError,
+        "kv_unpack: a slot is 5; must be -1, as there are no blocks",
+    ),
 ]
 
 
@@ -130,6 +136,25 @@ def test_pack_and_unpack_compile_to_one_graph():
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*args), want)
     assert args[1].any()  # the caller's blocks, not a copy
+
+
+@pytest.mark.parametrize(("op", "backend", "device"), RUNS)
+def test_no_blocks_at_all(op, backend, device):
+    blocks = torch.zeros(0, 3, FMT.nbytes, dtype=torch.uint8, device=device)
+    got = kv_unpack(blocks, torch.tensor([-1, -1], device=device), FMT, backend=backend)
+    assert got.shape == (2, 3, 64)
+    assert not got.any()
+    kv_pack(torch.zeros(1, 3, 64, device=device), blocks, torch.tensor([-1], device=device), FMT)
+
+
+@pytest.mark.gpu
+def test_slots_on_the_host_are_checked():
+    blocks = torch.zeros(4, 3, FMT.nbytes, dtype=torch.uint8, device="cuda")
+    assert kv_unpack(blocks, torch.tensor([5, 40]), FMT).is_cuda
+    with pytest.raises(ValueError, match="a slot is 128; must be 0 to 127"):
+        kv_unpack(blocks, torch.tensor([5, 128]), FMT)
+    with pytest.raises(ValueError, match="slots has 2 dimensions; must have 1"):
+        kv_unpack(blocks, torch.tensor([[5]]), FMT)
 
 
 def test_backends():

@@ -17,6 +17,11 @@ class AttentionMass(PolicyState):
     mass: Tensor | None = None
 
     def observe_attention(self, mass: Tensor) -> None:
+        if self.mass is not None and self.mass.shape != mass.shape:
+            raise ValueError(
+                f"attention has shape {list(mass.shape)}; "
+                f"must be {list(self.mass.shape)}, as before"
+            )
         self.mass = mass.float() if self.mass is None else self.mass + mass.float()
 
 

@@ -17,6 +17,10 @@ class Ranking:
     weights: Tensor | None = None
     scores: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.scores is not None:
+            raise ValueError("a ranking has weights and scores; must have one of them")
+
 
 class PolicyState:
     """What a policy remembers of one sequence in one layer. This one remembers nothing."""
@@ -25,7 +29,7 @@ class PolicyState:
         """Queries [T, query_heads, head_dim] of the sequence's next tokens, as K is stored."""
 
     def observe_attention(self, mass: Tensor) -> None:
-        """Attention [N, kv_heads] that the next N rows to be packed have received so far."""
+        """Attention [N, kv_heads] that the next N rows to be packed got since the last call."""
 
 
 class Policy(ABC):

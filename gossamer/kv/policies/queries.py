@@ -6,12 +6,16 @@ from torch import Tensor
 from gossamer.kv.policies.base import PolicyState
 
 
+def check_window(window: int) -> None:
+    """At least one query; ValueError otherwise."""
+    if window < 1:
+        raise ValueError(f"window is {window}; must be >= 1")
+
+
 class RecentQueries(PolicyState):
     """The last `window` queries, float32 [at most window, query_heads, head_dim]."""
 
     def __init__(self, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"window is {window}; must be >= 1")
         self.window = window
         self.queries: Tensor | None = None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossamer.kv.policies.base import Policy, PolicyState, Ranking
-from gossamer.kv.policies.queries import RecentQueries
+from gossamer.kv.policies.queries import RecentQueries, check_window
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,9 @@ class QueryAware(Policy):
     window: int = 32
     name = "query_aware"
     sides = ("k",)
+
+    def __post_init__(self) -> None:
+        check_window(self.window)
 
     def start(self) -> RecentQueries:
         return RecentQueries(self.window)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossamer.kv.policies.base import Policy, PolicyState, Ranking
-from gossamer.kv.policies.queries import RecentQueries
+from gossamer.kv.policies.queries import RecentQueries, check_window
 
 
 class ThinKState(RecentQueries):
@@ -25,6 +25,9 @@ class ThinK(Policy):
     window: int = 32
     name = "think"
     sides = ("k",)
+
+    def __post_init__(self) -> None:
+        check_window(self.window)
 
     def start(self) -> ThinKState:
         return ThinKState(self.window)

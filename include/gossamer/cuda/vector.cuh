@@ -68,4 +68,17 @@ GOSSAMER_INLINE Pack<T, N> pack(const float (&x)[N]) {
   return packed;
 }
 
+// N elements, in as few aligned loads as they take, to floats.
+template <class T, int N>
+GOSSAMER_INLINE void load_floats(const T* from, float (&x)[N]) {
+  constexpr int length = vector_length<T> < N ? vector_length<T> : N;
+#pragma unroll
+  for (int i = 0; i < N; i += length) {
+    float part[length];
+    unpack<T, length>(load<T, length>(from + i), part);
+#pragma unroll
+    for (int k = 0; k < length; ++k) x[i + k] = part[k];
+  }
+}
+
 }  // namespace gossamer::cuda
