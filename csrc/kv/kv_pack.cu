@@ -203,8 +203,8 @@ __host__ __device__ constexpr int warp_bytes(const KvFormat& f) {
   return tile_bytes<T>(f) + (f.scales == Scales::channel ? by_channel : 0);
 }
 
-// Thread blocks that must fit a multiprocessor: as many as registers allow without spilling. 6 instead of
-// 4 made ranks by magnitude 1.2x faster; before sm_90, clamping them takes registers of its own.
+// Thread blocks that must fit a multiprocessor: as many as registers allow without spilling (5 instead of 6
+// took 1.2x as long for ranks by magnitude). Before sm_90, clamping those takes registers of its own.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kOwnRankBlocks = 4;
 #else
