@@ -16,9 +16,10 @@ SETTINGS := cuda=$(GOSSAMER_CUDA) archs=$(GOSSAMER_CUDA_ARCHS) torch=$(GOSSAMER_
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/installed ## install, build, then check this machine and time a pilot op on the CPU
+demo: $(VENV)/installed ## install, build, then check this machine and time two ops on the CPU
 	$(BIN)/gossamer doctor
 	$(BIN)/python -m benchmarks.fused_add_gelu --device cpu --quick --results build/demo
+	$(BIN)/python -m benchmarks.kv_pack --device cpu --quick --results build/demo
 
 test: $(VENV)/installed ## install, build and run the tests
 	$(BIN)/python -m pytest $(ARGS)

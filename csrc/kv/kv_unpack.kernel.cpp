@@ -75,10 +75,11 @@ GOSSAMER_INLINE void load_row(const KvFormat& f, const uint8_t* block, int token
     }
   }
   if (f.scales != Scales::channel) return;
+  alignas(64) float scales[2 * kMaxHeadDim];  // scale and minimum of each channel
+  widen<f16_t>(block + f.scales_at, 2 * f.head_dim, scales);
   for (int c = 0; c < f.head_dim; ++c) {
-    if (f.sparse && !(mask[c / 32] >> (c % 32) & 1)) continue;
-    const uint8_t* p = block + f.scales_at + c * 4;
-    row[c] = row[c] * half_at(p) + half_at(p + 2);
+    const bool stays = !f.sparse || (mask[c / 32] >> (c % 32) & 1);
+    row[c] = stays ? row[c] * scales[2 * c] + scales[2 * c + 1] : 0.0f;
   }
 }
 
