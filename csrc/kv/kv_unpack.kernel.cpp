@@ -58,28 +58,28 @@ GOSSAMER_INLINE void load_entries(const KvFormat& f, const uint8_t* block, int t
 }
 
 GOSSAMER_INLINE void load_row(const KvFormat& f, const uint8_t* block, int token, float* row) {
-  float entries[kRowBuffer];
-  float* x = f.sparse ? entries : row;
-  load_entries(f, block, token, x);
-  uint32_t mask[kMaskWords] = {};
-  if (f.sparse) {
-    std::memcpy(mask, block + token * (f.head_dim / 8), f.head_dim / 8);
-    std::memset(row, 0, f.head_dim * sizeof(float));
-    int count = 0;
-    for (int word = 0; word < kMaskWords; ++word) {
-      for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
-        // A slot that nobody wrote may have any bits: stay inside all the same.
-        const int i = count < f.chunks * kChunk ? count++ : f.chunks * kChunk - 1;
-        row[32 * word + __builtin_ctz(bits)] = x[i];
-      }
-    }
-  }
-  if (f.scales != Scales::channel) return;
+  const bool by_channel = f.scales == Scales::channel;
   alignas(64) float scales[2 * kMaxHeadDim];  // scale and minimum of each channel
-  widen<f16_t>(block + f.scales_at, 2 * f.head_dim, scales);
-  for (int c = 0; c < f.head_dim; ++c) {
-    const bool stays = !f.sparse || (mask[c / 32] >> (c % 32) & 1);
-    row[c] = stays ? row[c] * scales[2 * c] + scales[2 * c + 1] : 0.0f;
+  if (by_channel) widen<f16_t>(block + f.scales_at, 2 * f.head_dim, scales);
+  if (!f.sparse) {
+    load_entries(f, block, token, row);
+    if (!by_channel) return;
+    for (int c = 0; c < f.head_dim; ++c) row[c] = row[c] * scales[2 * c] + scales[2 * c + 1];
+    return;
+  }
+  float entries[kRowBuffer];
+  load_entries(f, block, token, entries);
+  uint32_t mask[kMaskWords] = {};
+  std::memcpy(mask, block + token * (f.head_dim / 8), f.head_dim / 8);
+  std::memset(row, 0, f.head_dim * sizeof(float));
+  int count = 0;
+  for (int word = 0; word < kMaskWords; ++word) {
+    for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      const int c = 32 * word + __builtin_ctz(bits);
+      // A slot that nobody wrote may have any bits: stay inside all the same.
+      const float x = entries[count < f.chunks * kChunk ? count++ : f.chunks * kChunk - 1];
+      row[c] = by_channel ? x * scales[2 * c] + scales[2 * c + 1] : x;
+    }
   }
 }
 
