@@ -116,17 +116,30 @@ GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, int toke
 
 // One scale and minimum per channel, over the entries that stay; returned for all channels.
 GOSSAMER_INLINE void channel_scales(const KvFormat& f, const Row* rows, Asymmetric* scales, uint8_t* block) {
+  alignas(64) float low[kMaxHeadDim], high[kMaxHeadDim], bad[kMaxHeadDim];
   for (int c = 0; c < f.head_dim; ++c) {
-    float low = __builtin_inff(), high = -low, bad = 0;
-    for (int t = 0; t < kBlockTokens; ++t) {
+    low[c] = __builtin_inff();
+    high[c] = -__builtin_inff();
+    bad[c] = 0;
+  }
+  for (int t = 0; t < kBlockTokens; ++t) {
+    const auto add = [&](int c) {
       const float x = rows[t].x[c];
-      const bool stays = !f.sparse || (rows[t].mask[c / 32] >> (c % 32) & 1);
-      low = stays && x < low ? x : low;
-      high = stays && x > high ? x : high;
-      bad += stays ? x - x : 0;
+      low[c] = x < low[c] ? x : low[c];
+      high[c] = x > high[c] ? x : high[c];
+      bad[c] += x - x;  // NaN for NaN and infinity
+    };
+    if (!f.sparse) {
+      for (int c = 0; c < f.head_dim; ++c) add(c);
+      continue;
     }
-    const bool used = low <= high;
-    scales[c] = asymmetric(used ? low : 0, used ? high : 0, bad == 0, f.bits);
+    for (int word = 0; word < (f.head_dim + 31) / 32; ++word) {
+      for (uint32_t bits = rows[t].mask[word]; bits != 0; bits &= bits - 1) add(32 * word + __builtin_ctz(bits));
+    }
+  }
+  for (int c = 0; c < f.head_dim; ++c) {
+    const bool used = low[c] <= high[c];
+    scales[c] = asymmetric(used ? low[c] : 0, used ? high[c] : 0, bad[c] == 0, f.bits);
     const uint16_t both[2] = {scales[c].scale, scales[c].minimum};
     std::memcpy(block + f.scales_at + c * 4, both, 4);
   }
