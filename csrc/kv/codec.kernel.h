@@ -57,16 +57,16 @@ struct Range {
   bool finite;
 };
 
-// Of n entries and, as rows are padded with zeros, of 0.
-GOSSAMER_INLINE Range range_with_zero(const float* x, int n) {
-  F32 low{}, high{}, bad{};
+// Of n entries and of `start`.
+GOSSAMER_INLINE Range range_of(const float* x, int n, float start) {
+  F32 low = splat(start), high = low, bad{};
   for (int i = 0; i < n; i += kLanes) {
     const F32 v = load(x + i);
     bad += v - v;  // NaN for NaN and infinity
     low = select(v < low, v, low);
     high = select(v > high, v, high);
   }
-  Range r{0, 0, sum(bad) == 0};
+  Range r{start, start, sum(bad) == 0};
   for (int k = 0; k < kLanes; ++k) {
     r.low = low[k] < r.low ? low[k] : r.low;
     r.high = high[k] > r.high ? high[k] : r.high;
@@ -87,7 +87,7 @@ GOSSAMER_INLINE void quantize(const float* x, int n, float minimum, float factor
 // Signed codes of a row padded with zeros to a whole number of vectors; returns the bits of its scale.
 GOSSAMER_INLINE uint16_t encode_signed(const float* x, int n, int bits, int32_t* codes) {
   const int most = 1 << (bits - 1);
-  const Range range = range_with_zero(x, n);
+  const Range range = range_of(x, n, 0);
   const float positive = range.high, negative = -range.low;
   const bool flip = positive > negative;
   const float larger = flip ? positive : negative, smaller = flip ? negative : positive;
@@ -137,7 +137,7 @@ GOSSAMER_INLINE float fp8_value(uint32_t code) {
 }
 
 GOSSAMER_INLINE uint16_t encode_fp8(const float* x, int n, int32_t* codes) {
-  const Range range = range_with_zero(x, n);
+  const Range range = range_of(x, n, 0);
   const float largest = range.high > -range.low ? range.high : -range.low;
   const uint16_t scale = half_up(largest * (1.0f / kFp8Max) + 0.0f);  // no negative zero
   if (!range.finite || !finite_half(scale)) {

@@ -95,13 +95,8 @@ GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, int toke
   if (f.scales == Scales::group) {
     for (int g = 0; g < n / kGroup; ++g) {
       const float* x = entries + g * kGroup;
-      float low = x[0], high = x[0], bad = 0;
-      for (int k = 0; k < kGroup; ++k) {
-        low = x[k] < low ? x[k] : low;
-        high = x[k] > high ? x[k] : high;
-        bad += x[k] - x[k];
-      }
-      const Asymmetric a = asymmetric(low, high, bad == 0, f.bits);
+      const Range range = range_of(x, kGroup, x[0]);
+      const Asymmetric a = asymmetric(range.low, range.high, range.finite, f.bits);
       quantize(x, kGroup, a.low, a.factor, 0, (1 << f.bits) - 1, codes + g * kGroup);
       const uint16_t both[2] = {a.scale, a.minimum};
       std::memcpy(block + f.scales_at + (g * kBlockTokens + token) * 4, both, 4);
