@@ -8,14 +8,11 @@ from gossamer.ops.checks import check_shape
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 from gossamer.ops.kv_checks import (
     check_alignment,
-    check_apart,
-    check_blocks,
-    check_format,
     check_head_dim,
     check_plain,
     check_ranking,
-    check_rows,
     check_slots,
+    check_write,
     on_host,
 )
 from gossamer.ops.registry import Op
@@ -89,13 +86,9 @@ def _check(
     scores: Tensor | None = None,
 ) -> None:
     op = "kv_append"
-    check_rows(op, x)
-    fmt = check_format(op, x.shape[2], keep, values, scales)
+    fmt = check_write(op, x, blocks, keep, values, scales)
     if fmt.whole_blocks:
         raise ValueError(f"{op}: scales is 'channel'; must be 'none', 'row' or 'group'")
-    check_blocks(op, blocks, fmt, x.device)
-    check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
-    check_apart(op, blocks)
     check_plain(op, "block_table", block_table, torch.int32, x.device)
     if block_table.dim() != 2 or block_table.shape[0] != x.shape[0]:
         raise ValueError(

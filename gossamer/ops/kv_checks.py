@@ -58,6 +58,18 @@ def check_blocks(op: str, blocks: Any, fmt: BlockFormat, device: torch.device) -
         )
 
 
+def check_write(
+    op: str, x: Any, blocks: Any, keep: int | None, values: str, scales: str
+) -> BlockFormat:
+    """Rows and the blocks they go to; the format of the latter."""
+    check_rows(op, x)
+    fmt = check_format(op, x.shape[2], keep, values, scales)
+    check_blocks(op, blocks, fmt, x.device)
+    check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
+    check_apart(op, blocks)
+    return fmt
+
+
 def check_apart(op: str, blocks: Tensor) -> None:
     """Blocks that are written to must not share memory."""
     (inner_stride, inner), (outer_stride, outer) = sorted(

@@ -8,15 +8,12 @@ from gossamer.ops.checks import check_shape
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 from gossamer.ops.kv_checks import (
     check_alignment,
-    check_apart,
-    check_blocks,
-    check_format,
     check_head_dim,
     check_plain,
     check_ranking,
-    check_rows,
     check_slots,
     check_whole_blocks,
+    check_write,
     on_host,
 )
 from gossamer.ops.registry import Op
@@ -83,11 +80,7 @@ def _check(
     scores: Tensor | None = None,
 ) -> None:
     op = "kv_pack"
-    check_rows(op, x)
-    fmt = check_format(op, x.shape[2], keep, values, scales)
-    check_blocks(op, blocks, fmt, x.device)
-    check_shape(op, "blocks", blocks, (blocks.shape[0], x.shape[1], fmt.nbytes), "with x's heads")
-    check_apart(op, blocks)
+    fmt = check_write(op, x, blocks, keep, values, scales)
     check_plain(op, "slots", slots, torch.int64, x.device)
     check_shape(op, "slots", slots, (x.shape[0],), "one for each row of x")
     if fmt.whole_blocks and x.shape[0] % BLOCK_TOKENS:

@@ -32,7 +32,7 @@ def _args(**changes):
 BAD_CALLS = [
     (_args(x=None), TypeError, "kv_append: x is NoneType; must be a torch.Tensor"),
     (
-        _args(values="int4", scales="channel"),
+        _args(values="int4", scales="channel", blocks=torch.zeros(4, 3, 896, dtype=torch.uint8)),
         ValueError,
         "kv_append: scales is 'channel'; must be 'none', 'row' or 'group'",
     ),
