@@ -9,8 +9,6 @@
 namespace gossamer {
 namespace {
 
-// ---- kernels -----------------------------------------------------------------------
-
 // The slot of a row; -1 where it is out of range, which skips the row.
 GOSSAMER_INLINE int64_t slot_of(const KvPack& w, int64_t row) {
   if (row >= w.rows) return -1;

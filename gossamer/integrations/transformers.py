@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer._version import __version__
-from gossamer.kv.calibration import Bases, Calibration, Manifest, Moments
+from gossamer.kv.calibration import Bases, Calibration, Moments
 from gossamer.kv.extras import import_extra
 from gossamer.kv.folding import attention_layers, fingerprint, model_name
+from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
 
 __all__ = [

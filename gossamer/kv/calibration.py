@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from gossamer.kv.extras import import_extra
-from gossamer.kv.fingerprint import Fingerprint, Manifest
+from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
-
-__all__ = ["Bases", "Calibration", "Fingerprint", "KVShape", "Manifest", "Moments"]
 
 TENSORS = ("k_basis", "v_basis", "k_weights", "k_basis_weights")
 # float32 leaves errors of about 1e-6 in U^T U; a basis that was damaged or scaled is far off.

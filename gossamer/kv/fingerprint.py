@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gossamer.kv.shape import KVShape
 
-FORMAT = 1
 SKETCHES = 4
 # Rounding weights to bfloat16 moves a sketch by about 1e-3; those of another model are O(1) away.
 TOLERANCE = 1e-2
@@ -74,43 +73,6 @@ class Fingerprint:
     def first_other_v(self, other: "Fingerprint") -> int | None:
         """The first layer with another V projection; None when there is none. For equal shapes."""
         return _first_difference(self.v_sketches, other.v_sketches)
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Where a calibration comes from. model: a name without its path, for people."""
-
-    model: str
-    fingerprint: Fingerprint
-    text_sha256: str
-    tokens: int
-    gossamer: str
-    torch: str
-    transformers: str
-    format: int = FORMAT
-
-    @property
-    def shape(self) -> KVShape:
-        return self.fingerprint.shape
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """The manifest that `asdict` made this of; ValueError says what is wrong with it."""
-        if not isinstance(data, Mapping):
-            raise ValueError(f"manifest is a {type(data).__name__}; must be an object")
-        if data.get("format") != FORMAT:
-            raise ValueError(f"format is {data.get('format')!r}; this version reads {FORMAT}")
-        names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            raise ValueError(
-                f"manifest has unknown keys {sorted(set(data) - names)} "
-                f"and lacks {sorted(names - set(data))}"
-            )
-        for name in names - {"fingerprint"}:
-            kind = int if name in ("tokens", "format") else str
-            if type(data[name]) is not kind:
-                raise ValueError(f"manifest: {name} is {data[name]!r}; must be {kind.__name__}")
-        return cls(**{**data, "fingerprint": Fingerprint.from_dict(data["fingerprint"])})
 
 
 def _first_difference(a: tuple[Sketch, ...], b: tuple[Sketch, ...]) -> int | None:

@@ -35,7 +35,6 @@ VALUE_BITS = {
     "int3": 3,
     "int2": 2,
 }
-SCALES = ("none", "row", "channel", "group")
 
 
 def valid_scales(values: str, dense: bool) -> tuple[str, ...]:

@@ -142,13 +142,13 @@ def check_slots(op: str, slots: Tensor, num_blocks: int, *, unique: bool) -> Non
 
 def check_whole_blocks(op: str, slots: Tensor) -> None:
     """Slots on the CPU, 32 at a time: those of one block in order, or -1 throughout."""
-    for group in slots.unflatten(0, (-1, BLOCK_TOKENS)):
-        first = int(group[0])
-        expected = torch.arange(first, first + BLOCK_TOKENS)
-        if first == -1:
-            expected = torch.full_like(expected, -1)
-        if (first >= 0 and first % BLOCK_TOKENS) or not torch.equal(group, expected):
-            raise ValueError(
-                f"{op}: slots {first}, {int(group[1])}, ... are not a whole block; must be "
-                f"{BLOCK_TOKENS} in order from a multiple of {BLOCK_TOKENS}, or all -1"
-            )
+    groups = slots.reshape(-1, BLOCK_TOKENS)
+    first = groups[:, :1]
+    expected = torch.where(first < 0, -1, first + torch.arange(BLOCK_TOKENS))
+    wrong = (groups != expected).any(1) | ((first >= 0) & (first % BLOCK_TOKENS != 0)).any(1)
+    if wrong.any():
+        start, second = groups[wrong][0, :2].tolist()
+        raise ValueError(
+            f"{op}: slots {start}, {second}, ... are not a whole block; must be "
+            f"{BLOCK_TOKENS} in order from a multiple of {BLOCK_TOKENS}, or all -1"
+        )

@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from gossamer.kv.calibration import Bases, Calibration, Manifest, Moments, energy_in_top_half
+from gossamer.kv.calibration import Bases, Calibration, Moments, energy_in_top_half
 from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
 
 SHAPE = KVShape(layers=2, query_heads=6, kv_heads=2, head_dim=16)
