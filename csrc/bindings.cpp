@@ -1,6 +1,7 @@
 // _C.so: the schema of every op, one line each, and the CPU kernels.
 #include <string>
 
+#include "attention/decode_attention.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
 #include "gossamer/cpu/isa.h"
@@ -14,6 +15,11 @@ std::string cpu_isa() { return gossamer::cpu::isa_name(); }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def("cpu_isa() -> str");
+  m.def(
+      "decode_attention(Tensor q, Tensor k_blocks, Tensor v_blocks, Tensor page_table, Tensor seq_lens, "
+      "Tensor? dense_k, Tensor? dense_v, Tensor? dense_table, int? k_keep, str k_values, str k_scales, int? v_keep, "
+      "str v_values, str v_scales, str dense_values, int window, int sink, int page_size, float scale, "
+      "float softcap, int sliding) -> (Tensor, Tensor)");
   m.def("element_wise_mul_add(Tensor a, Tensor b, Tensor c) -> Tensor");
   m.def("fused_add_gelu(Tensor x, Tensor bias, str approximate=\"none\") -> Tensor");
   m.def(
@@ -29,6 +35,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
+  m.impl("decode_attention", TORCH_BOX(&gossamer::decode_attention_cpu));
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cpu));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cpu));
   m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cpu));

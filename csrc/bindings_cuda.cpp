@@ -1,4 +1,5 @@
 // _C_cuda.so: the CUDA kernels of the ops that bindings.cpp declares.
+#include "attention/decode_attention.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
 #include "kv/kv_pack.h"
@@ -6,6 +7,7 @@
 #include "norm/fused_residual_rmsnorm.h"
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
+  m.impl("decode_attention", TORCH_BOX(&gossamer::decode_attention_cuda));
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cuda));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cuda));
   m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cuda));

@@ -29,9 +29,13 @@ GOSSAMER_INLINE uint16_t half_bits(float x) {
 }
 
 GOSSAMER_INLINE float half_value(uint16_t bits) {
+#if GOSSAMER_LANES >= 8
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+#else
   f16_t h[kLanes];
   for (int k = 0; k < kLanes; ++k) h[k].bits = bits;
   return load(h)[0];
+#endif
 }
 
 // x >= 0, rounded up to float16.
@@ -124,16 +128,6 @@ GOSSAMER_INLINE int32_t fp8_bits(float x) {
   u &= 0x7fffffffu;
   if (u < (121u << 23)) return sign | __builtin_lrintf(absolute(x) * 512);  // below 2^-6: steps of 2^-9
   return sign | (((u + 0x7ffffu + ((u >> 20) & 1u)) >> 20) - (120u << 3));
-}
-
-GOSSAMER_INLINE float fp8_value(uint32_t code) {
-  const uint32_t magnitude = code & 0x7fu;
-  float x = static_cast<float>(magnitude) * 0x1p-9f;
-  if (magnitude >= 8) {
-    const uint32_t u = magnitude == 0x7f ? kNanRank : (magnitude << 20) + (120u << 23);
-    std::memcpy(&x, &u, sizeof x);
-  }
-  return code & 0x80u ? -x : x;
 }
 
 GOSSAMER_INLINE uint16_t encode_fp8(const float* x, int n, int32_t* codes) {

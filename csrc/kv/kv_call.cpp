@@ -23,21 +23,6 @@ struct ScaleKind {
 constexpr ScaleKind kScaleKinds[] = {
     {"none", Scales::none}, {"row", Scales::row}, {"channel", Scales::channel}, {"group", Scales::group}};
 
-void check_plain(const char* op, const char* name, const Tensor& t, ScalarType type, const Tensor& like) {
-  STD_TORCH_CHECK(t.scalar_type() == type, op, ": ", name, " has the wrong dtype");
-  STD_TORCH_CHECK(t.device() == like.device(), op, ": ", name, " must be on the device of the first argument");
-  STD_TORCH_CHECK(t.numel() == 0 || t.const_data_ptr() != nullptr, op, ": ", name, " has no memory");
-}
-
-void check_blocks(const char* op, const Tensor& blocks, const KvFormat& format, const Tensor& like) {
-  check_plain(op, "blocks", blocks, ScalarType::Byte, like);
-  STD_TORCH_CHECK(blocks.dim() == 3 && blocks.size(2) == format.block_bytes, op, ": blocks must be [blocks, heads, ",
-                  format.block_bytes, "]");
-  STD_TORCH_CHECK(blocks.stride(2) == 1 && blocks.stride(0) % kAlignment == 0 && blocks.stride(1) % kAlignment == 0 &&
-                      reinterpret_cast<uintptr_t>(blocks.const_data_ptr()) % kAlignment == 0,
-                  op, ": blocks must be aligned to ", kAlignment, " bytes and contiguous in the last dimension");
-}
-
 // Blocks that are written must not share memory.
 void check_apart(const char* op, const Tensor& blocks) {
   const int64_t sizes[2] = {blocks.size(0), blocks.size(1)}, strides[2] = {blocks.stride(0), blocks.stride(1)};
@@ -46,26 +31,6 @@ void check_apart(const char* op, const Tensor& blocks) {
   const int64_t span = sizes[inner] <= 1 ? blocks.size(2) : strides[inner] * sizes[inner];
   STD_TORCH_CHECK(blocks.numel() == 0 || (inside && (sizes[outer] <= 1 || strides[outer] >= span)), op,
                   ": blocks share memory");
-}
-
-// Offsets within a row of heads are computed in 32 bits.
-int checked_heads(const char* op, int64_t heads) {
-  STD_TORCH_CHECK(heads < (int64_t{1} << 31) / kMaxHeadDim, op, ": too many heads: ", heads);
-  return static_cast<int>(heads);
-}
-
-Tensor dense(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
-
-// `t` itself where its rows are contiguous (and on a GPU can be read 16 bytes at a time), else a copy.
-Tensor with_dense_rows(const Tensor& t) {
-  const int64_t last = t.dim() - 1;
-  const int64_t lanes = kAlignment / t.element_size();
-  bool suits = t.stride(last) == 1;
-  if (!t.is_cpu()) {
-    suits = suits && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
-    for (int64_t d = 0; d < last; ++d) suits = suits && t.stride(d) % lanes == 0;
-  }
-  return suits || t.numel() == 0 ? t : expanded_copy(t, t.sizes());
 }
 
 void set_ranking(const char* op, const Tensor& x, const std::optional<Tensor>& weights,
@@ -98,6 +63,40 @@ int32_t shim_dtype(const char* op, ScalarType dtype) {
 }
 
 }  // namespace
+
+void check_plain(const char* op, const char* name, const Tensor& t, ScalarType type, const Tensor& like) {
+  STD_TORCH_CHECK(t.scalar_type() == type, op, ": ", name, " has the wrong dtype");
+  STD_TORCH_CHECK(t.device() == like.device(), op, ": ", name, " must be on the device of the first argument");
+  STD_TORCH_CHECK(t.numel() == 0 || t.const_data_ptr() != nullptr, op, ": ", name, " has no memory");
+}
+
+void check_blocks(const char* op, const char* name, const Tensor& blocks, const KvFormat& format, const Tensor& like) {
+  check_plain(op, name, blocks, ScalarType::Byte, like);
+  STD_TORCH_CHECK(blocks.dim() == 3 && blocks.size(2) == format.block_bytes, op, ": ", name,
+                  " must be [blocks, heads, ", format.block_bytes, "]");
+  STD_TORCH_CHECK(blocks.stride(2) == 1 && blocks.stride(0) % kAlignment == 0 && blocks.stride(1) % kAlignment == 0 &&
+                      reinterpret_cast<uintptr_t>(blocks.const_data_ptr()) % kAlignment == 0,
+                  op, ": ", name, " must be aligned to ", kAlignment, " bytes and contiguous in the last dimension");
+}
+
+// Offsets within a row of heads are computed in 32 bits.
+int checked_heads(const char* op, int64_t heads) {
+  STD_TORCH_CHECK(heads < (int64_t{1} << 31) / kMaxHeadDim, op, ": too many heads: ", heads);
+  return static_cast<int>(heads);
+}
+
+Tensor dense(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
+
+Tensor with_dense_rows(const Tensor& t) {
+  const int64_t last = t.dim() - 1;
+  const int64_t lanes = kAlignment / t.element_size();
+  bool suits = t.stride(last) == 1;
+  if (!t.is_cpu()) {
+    suits = suits && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
+    for (int64_t d = 0; d < last; ++d) suits = suits && t.stride(d) % lanes == 0;
+  }
+  return suits || t.numel() == 0 ? t : expanded_copy(t, t.sizes());
+}
 
 KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t> keep, const std::string& values,
                          const std::string& scales) {
@@ -145,7 +144,7 @@ KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks
   STD_TORCH_CHECK(x.dim() == 3, op, ": x must have 3 dimensions");
   KvPack& w = call.work;
   w.format = parse_kv_format(op, x.size(2), keep, values, scales);
-  check_blocks(op, blocks, w.format, x);
+  check_blocks(op, "blocks", blocks, w.format, x);
   STD_TORCH_CHECK(blocks.size(1) == x.size(1), op, ": blocks must have the heads of x");
   check_apart(op, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, x);
@@ -181,7 +180,7 @@ KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_
   KvUnpackCall call{};
   KvUnpack& w = call.work;
   w.format = parse_kv_format(op, head_dim, keep, values, scales);
-  check_blocks(op, blocks, w.format, blocks);
+  check_blocks(op, "blocks", blocks, w.format, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, blocks);
   STD_TORCH_CHECK(slots.dim() == 1, op, ": slots must have 1 dimension");
   w.rows = slots.size(0);

@@ -13,6 +13,15 @@ namespace gossamer {
 KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t> keep, const std::string& values,
                          const std::string& scales);
 
+// A tensor of this type on the device of `like`.
+void check_plain(const char* op, const char* name, const Tensor& t, ScalarType type, const Tensor& like);
+// uint8 [blocks, heads, bytes of a block], each block contiguous and aligned.
+void check_blocks(const char* op, const char* name, const Tensor& blocks, const KvFormat& format, const Tensor& like);
+int checked_heads(const char* op, int64_t heads);
+Tensor dense(const Tensor& t);
+// `t` itself where its rows are contiguous (and on a GPU can be read 16 bytes at a time), else a copy.
+Tensor with_dense_rows(const Tensor& t);
+
 // A checked call; the tensors keep the memory alive that `work` points to.
 struct KvPackCall {
   KvPack work;

@@ -1,86 +1,22 @@
 #include "kv/kv_unpack.kernel.h"
 
-#include "kv/codec.kernel.h"
-#include "kv/select.kernel.h"
+#include "kv/rows.kernel.h"
 
 namespace gossamer {
 namespace {
 
-template <class T>
-GOSSAMER_INLINE void widen(const uint8_t* bytes, int n, float* x) {
-  for (int i = 0; i < n; i += kLanes) store(x + i, load(reinterpret_cast<const T*>(bytes) + i));
-}
-
-// Codes of a row as numbers: signed with a scale per row, else from 0.
-GOSSAMER_INLINE void load_codes(const KvFormat& f, const uint8_t* block, int token, float* x) {
-  const uint32_t mask = (1u << f.bits) - 1;
-  const int32_t sign = f.scales == Scales::row ? 1 << (f.bits - 1) : 0;
-  for (int c = 0; c < f.chunks; ++c) {
-    uint64_t word = 0;
-    std::memcpy(&word, block + f.values_at + (c * kBlockTokens + token) * f.bits, f.bits);
-    for (int k = 0; k < kChunk; ++k) {
-      const int32_t code = static_cast<int32_t>((word >> (k * f.bits)) & mask);
-      x[c * kChunk + k] = f.values == Values::fp8 ? fp8_value(code) : static_cast<float>((code ^ sign) - sign);
-    }
-  }
-}
-
-GOSSAMER_INLINE float half_at(const uint8_t* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return half_value(bits);
-}
-
-// The stored entries of a row, with their scales where these do not depend on the channel.
-GOSSAMER_INLINE void load_entries(const KvFormat& f, const uint8_t* block, int token, float* x) {
-  const int n = f.chunks * kChunk;
-  if (f.bits >= 16) {
-    alignas(64) uint8_t bytes[kRowBuffer * 4];
-    for (int c = 0; c < f.chunks; ++c) {
-      std::memcpy(bytes + c * f.bits, block + f.values_at + (c * kBlockTokens + token) * f.bits, f.bits);
-    }
-    if (f.values == Values::f32) widen<float>(bytes, n, x);
-    if (f.values == Values::f16) widen<f16_t>(bytes, n, x);
-    if (f.values == Values::bf16) widen<bf16_t>(bytes, n, x);
-    return;
-  }
-  load_codes(f, block, token, x);
-  if (f.scales == Scales::row) {
-    const float scale = half_at(block + f.scales_at + token * 2);
-    for (int i = 0; i < n; ++i) x[i] *= scale;
-  } else if (f.scales == Scales::group) {
-    for (int g = 0; g < n / kGroup; ++g) {
-      const uint8_t* p = block + f.scales_at + (g * kBlockTokens + token) * 4;
-      const float scale = half_at(p), minimum = half_at(p + 2);
-      for (int i = g * kGroup; i < (g + 1) * kGroup; ++i) x[i] = x[i] * scale + minimum;
-    }
-  }
-}
-
 GOSSAMER_INLINE void load_row(const KvFormat& f, const uint8_t* block, int token, float* row) {
+  ChannelScales scales;
   const bool by_channel = f.scales == Scales::channel;
-  alignas(64) float scales[2 * kMaxHeadDim];  // scale and minimum of each channel
-  if (by_channel) widen<f16_t>(block + f.scales_at, 2 * f.head_dim, scales);
+  if (by_channel) load_channel_scales(f, block, scales);
   if (!f.sparse) {
-    load_entries(f, block, token, row);
-    if (!by_channel) return;
-    for (int c = 0; c < f.head_dim; ++c) row[c] = row[c] * scales[2 * c] + scales[2 * c + 1];
+    load_entries(f, block, token, token + 1, row, 0);
+    for (int c = 0; by_channel && c < f.head_dim; ++c) row[c] = row[c] * scales.scale[c] + scales.minimum[c];
     return;
   }
   float entries[kRowBuffer];
-  load_entries(f, block, token, entries);
-  uint32_t mask[kMaskWords] = {};
-  std::memcpy(mask, block + token * (f.head_dim / 8), f.head_dim / 8);
-  std::memset(row, 0, f.head_dim * sizeof(float));
-  int count = 0;
-  for (int word = 0; word < kMaskWords; ++word) {
-    for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
-      const int c = 32 * word + __builtin_ctz(bits);
-      // A slot that nobody wrote may have any bits: stay inside all the same.
-      const float x = entries[count < f.chunks * kChunk ? count++ : f.chunks * kChunk - 1];
-      row[c] = by_channel ? x * scales[2 * c] + scales[2 * c + 1] : x;
-    }
-  }
+  load_entries(f, block, token, token + 1, entries, 0);
+  spread_row(f, block + token * (f.head_dim / 8), entries, by_channel ? &scales : nullptr, row);
 }
 
 template <class T>

@@ -1,7 +1,8 @@
 """Timing with proof: the results of the timed calls are compared with an oracle."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ MAX_RELATIVE_ERROR = {
     torch.float16: 7e-4,
     torch.bfloat16: 5e-3,
 }
-# Largest difference of one element, in units of the last place of the largest element.
+# Largest difference of one element, in units of the last place of the largest element; more where
+# a suite allows a larger relative error.
 MAX_UNITS = 8
 MAX_ARGUMENT_SETS = 16
 
@@ -44,22 +46,27 @@ def measure(
     warmup: int = 20,
     iters: int = 100,
     preserve: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda args: args,
+    prepare: Callable[..., Callable[[], Any]] = partial,
+    tolerance: Mapping[torch.dtype, float] = MAX_RELATIVE_ERROR,
 ) -> Measurement:
     """Time `fn(*make_args())` over rotating argument sets and check what the timed calls returned.
 
     make_args: fresh random arguments each time it is called. oracle: the same function of the same
     arguments in higher precision; its results may have any dtype. preserve: the arguments as the
-    oracle needs them, taken before the first call; copies of those that `fn` writes to.
+    oracle needs them, taken before the first call; copies of those that `fn` writes to. prepare:
+    makes the call that is timed from (fn, *args), before the first call. tolerance: the relative
+    error that is allowed, by dtype of the result.
     Raises WrongResultError when a result is off by more than its dtype allows, or not finite;
     integers must be equal.
     """
     argument_sets = _rotation(make_args)
     preserved = [preserve(args) for args in argument_sets]
+    calls = [prepare(fn, *args) for args in argument_sets]
     results: list[Any] = [None] * len(argument_sets)
 
     def call(i: int) -> None:
-        slot = i % len(argument_sets)
-        results[slot] = fn(*argument_sets[slot])
+        slot = i % len(calls)
+        results[slot] = calls[slot]()
 
     timing = time_calls(call, device=device_of(argument_sets[0]), warmup=warmup, iters=iters)
     pairs = [
@@ -68,7 +75,7 @@ def measure(
         if result is not None  # fewer calls than argument sets
         for pair in zip(flat(result), flat(oracle(*args)), strict=True)
     ]
-    errors = [_errors(got, want) for got, want in pairs]
+    errors = [_errors(got, want, tolerance) for got, want in pairs]
     return Measurement(timing, max(e[0] for e in errors), max(e[1] for e in errors))
 
 
@@ -87,7 +94,9 @@ def argument_bytes(args: Sequence[Any]) -> int:
     return sum(a.numel() * a.element_size() for a in args if isinstance(a, Tensor))
 
 
-def _errors(got: Tensor, want: Tensor) -> tuple[float, float]:
+def _errors(
+    got: Tensor, want: Tensor, tolerance: Mapping[torch.dtype, float]
+) -> tuple[float, float]:
     """Largest absolute and relative error; WrongResultError when one is too large."""
     if got.shape != want.shape:
         raise WrongResultError(f"result has shape {list(got.shape)}; must be {list(want.shape)}")
@@ -100,10 +109,11 @@ def _errors(got: Tensor, want: Tensor) -> tuple[float, float]:
     difference = got.double() - want.double()
     largest = difference.abs().max().item()
     relative = (difference.norm() / want.double().norm().clamp_min(1e-300)).item()
-    limit = MAX_RELATIVE_ERROR[got.dtype]
+    limit = tolerance[got.dtype]
     if not relative <= limit:  # also true for NaN
         raise WrongResultError(f"relative error is {relative:.3g}; must be at most {limit:g}")
-    bound = MAX_UNITS * torch.finfo(got.dtype).eps * want.abs().max().item()
+    units = MAX_UNITS * limit / MAX_RELATIVE_ERROR[got.dtype]
+    bound = units * torch.finfo(got.dtype).eps * want.abs().max().item()
     if not largest <= bound:
         raise WrongResultError(f"an element is off by {largest:.3g}; must be at most {bound:.3g}")
     return largest, relative

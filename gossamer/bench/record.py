@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,7 +22,10 @@ from gossamer.ops.checks import dtype_name
 
 @dataclass(frozen=True)
 class Record:
-    """One line of a results file. `bytes` and `flops` are what the op needs at the least."""
+    """One line of a results file. `bytes` and `flops` are what the op needs at the least.
+
+    facts: what else is to be known about a point, e.g. what a dense cache would take.
+    """
 
     op: str
     backend: str  # a gossamer backend, or the name of a peer
@@ -45,6 +48,7 @@ class Record:
     device: str
     versions: dict[str, str] = field(default_factory=dict)
     revision: str = ""
+    facts: dict[str, float] = field(default_factory=dict)
 
     @property
     def point(self) -> tuple[str, str, tuple[int, ...], str]:
@@ -65,6 +69,7 @@ class Record:
         flops: int,
         ceiling_gbps: float,
         device: str,
+        facts: Mapping[str, float] | None = None,
     ) -> "Record":
         """A measurement with everything that is to be known about it."""
         timing = measurement.timing
@@ -87,6 +92,7 @@ class Record:
             device=describe_device(device),
             versions=versions(),
             revision=revision(),
+            facts={name: _rounded(value) for name, value in (facts or {}).items()},
         )
 
 
@@ -98,7 +104,12 @@ def _rounded(value: float) -> Any:
 def write_records(records: Iterable[Record], path: Path) -> None:
     """Replace `path` with these records, one JSON line each."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(asdict(record)) + "\n" for record in records))
+    path.write_text("".join(json.dumps(_line(record)) + "\n" for record in records))
+
+
+def _line(record: Record) -> dict[str, Any]:
+    values = asdict(record)
+    return values if values["facts"] else {k: v for k, v in values.items() if k != "facts"}
 
 
 def read_records(path: Path) -> list[Record]:
@@ -110,7 +121,7 @@ def read_records(path: Path) -> list[Record]:
             values = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{number} is not JSON: {error}") from None
-        if not isinstance(values, dict) or set(values) != names:
+        if not isinstance(values, dict) or set(values) | {"facts"} != names:
             raise ValueError(
                 f"{path}:{number} is not a record; must have {', '.join(sorted(names))}"
             )
@@ -145,8 +156,9 @@ def versions() -> dict[str, str]:
     }
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
-    with suppress(importlib.metadata.PackageNotFoundError):
-        found["triton"] = importlib.metadata.version("triton")
+    for name, package in (("triton", "triton"), ("flashinfer", "flashinfer-python")):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(package)
     return found
 
 

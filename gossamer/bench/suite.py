@@ -1,7 +1,8 @@
 """A benchmark of one op: its points, its peers, and the command line that runs it."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,20 @@ from rich.console import Console
 from torch import Tensor
 
 from gossamer.bench.ceiling import copy_bandwidth
-from gossamer.bench.measure import measure
+from gossamer.bench.measure import MAX_RELATIVE_ERROR, Measurement, measure
 from gossamer.bench.record import Record, device_folder, write_records
 from gossamer.bench.table import records_table
-from gossamer.ops import OPS
+from gossamer.ops import BACKENDS, OPS
 from gossamer.ops.checks import FLOAT_DTYPES
 
 RESULTS = Path("benchmarks/results")
+
+Call = Callable[..., Any]
+Prepare = Callable[..., Callable[[], Any]]
+
+
+class PeerUnavailableError(RuntimeError):
+    """A peer cannot run here, or not at this point."""
 
 
 @dataclass(frozen=True)
@@ -26,60 +34,61 @@ class Case:
     """One shape and variant of an op.
 
     make_args: random arguments for (dtype, device). peers: what users would call instead, by name;
-    "eager" is the baseline. bytes: memory traffic the op needs, from its arguments. wrap: how a
-    backend of ours is called, if not directly.
+    "eager" is the baseline. adapted: peers that take other inputs: from the op's arguments, before
+    timing, each makes a call without arguments, or raises PeerUnavailableError. bytes: memory
+    traffic the op needs, from its arguments. wrap: how a backend of ours is called, if not
+    directly. prepare: see `measure`; for our backends. backends: which of ours to time; all by
+    default. facts: for the record.
     """
 
     shape: tuple[int, ...]
     make_args: Callable[[torch.dtype, str], tuple[Any, ...]]
-    peers: Mapping[str, Callable[..., Any]]
+    peers: Mapping[str, Call]
     bytes: Callable[..., int]
     flops: int
     variant: str = ""
-    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda call: call
+    wrap: Callable[[Call], Call] = lambda call: call
+    adapted: Mapping[str, Prepare] = field(default_factory=dict)
+    prepare: Prepare = partial
+    dtypes: Collection[torch.dtype] = FLOAT_DTYPES
+    backends: Collection[str] = BACKENDS
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Suite:
     """All cases of one op; `cases(device, quick)` yields them.
 
-    exact: compare with the reference on the same arguments, not in float64.
+    exact: compare with the reference on the same arguments, not in float64. oracle: what to
+    compare with instead of the reference. tolerance: see `measure`.
     """
 
     op: str
     cases: Callable[[str, bool], Iterable[Case]]
     exact: bool = False
+    oracle: Call | None = None
+    tolerance: Mapping[torch.dtype, float] = field(default_factory=MAX_RELATIVE_ERROR.copy)
 
     @torch.inference_mode()
     def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:
         """Measure every peer and every available backend at every case, in inference mode."""
         records = []
         for case in self.cases(device, quick):
-            for dtype in FLOAT_DTYPES:
+            for dtype in case.dtypes:
                 for record in self._points(case, dtype, device, quick):
                     on_record(record)
                     records.append(record)
         return records
 
     def _points(self, case: Case, dtype: torch.dtype, device: str, quick: bool) -> Iterable[Record]:
-        op = OPS[self.op]
-        # Not the reference, and not Triton's interpreter: neither is meant to be fast.
-        slow = {"reference", "triton" if device == "cpu" else ""}
-        backends = [b for b in op.available(device) if b not in slow]
-        runs: dict[str, Callable[..., Any]] = dict(case.peers)
-        runs |= {backend: case.wrap(partial(op, backend=backend)) for backend in backends}
-        warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)
         make_args = partial(case.make_args, dtype, device)
         needed_bytes = case.bytes(*make_args())
-        for name, fn in runs.items():
-            result = measure(
-                partial(self._call, fn),
-                make_args,
-                self._oracle,
-                warmup=warmup,
-                iters=iters,
-                preserve=op.with_copies,
-            )
+        for name, fn, prepare in self._runs(case, device):
+            try:
+                result = self._measure(fn, prepare, make_args, device, quick)
+            except PeerUnavailableError as error:
+                warnings.warn(f"{self.op} {case.shape}: no {name}: {error}", stacklevel=2)
+                continue
             yield Record.of(
                 result,
                 op=self.op,
@@ -91,9 +100,44 @@ class Suite:
                 flops=case.flops,
                 ceiling_gbps=copy_bandwidth(device),
                 device=device,
+                facts=case.facts,
             )
 
-    def _call(self, fn: Callable[..., Any], *args: Any) -> tuple[Tensor, ...]:
+    def _runs(self, case: Case, device: str) -> Iterable[tuple[str, Call, Prepare]]:
+        """Name, function and how it becomes a call: of the peers, then of our backends."""
+        for name, peer in case.peers.items():
+            yield name, partial(self._call, peer), partial
+        for name, adapted in case.adapted.items():
+            yield name, adapted, _adapt
+        op = OPS[self.op]
+        # Not the reference, and not Triton's interpreter: neither is meant to be fast.
+        slow = {"reference", "triton" if device == "cpu" else ""}
+        for backend in op.available(device):
+            if backend in case.backends and backend not in slow:
+                ours = case.wrap(partial(op, backend=backend))
+                yield backend, partial(self._call, ours), case.prepare
+
+    def _measure(
+        self,
+        fn: Call,
+        prepare: Prepare,
+        make_args: Callable[[], tuple[Any, ...]],
+        device: str,
+        quick: bool,
+    ) -> Measurement:
+        warmup, iters = (3, 10) if quick else (10, 30) if device == "cpu" else (20, 100)
+        return measure(
+            fn,
+            make_args,
+            self.oracle or self._oracle,
+            warmup=warmup,
+            iters=iters,
+            preserve=OPS[self.op].with_copies,
+            prepare=prepare,
+            tolerance=self.tolerance,
+        )
+
+    def _call(self, fn: Call, *args: Any) -> tuple[Tensor, ...]:
         return OPS[self.op].results(fn(*args), args)
 
     def _oracle(self, *args: Any) -> Any:
@@ -101,6 +145,10 @@ class Suite:
             return OPS[self.op].outputs(*args, backend="reference")
         wide = (a.double() if isinstance(a, Tensor) else a for a in args)
         return OPS[self.op].reference(*wide)
+
+
+def _adapt(adapted: Prepare, *args: Any) -> Callable[[], Any]:
+    return adapted(*args)
 
 
 def tensor_bytes(*tensors: Tensor) -> int:

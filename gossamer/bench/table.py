@@ -5,24 +5,30 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from gossamer.bench.peers import Peers
 from gossamer.bench.record import Record
 
 
 def records_table(records: Sequence[Record], baseline: str = "eager") -> Table:
-    """One row per record; speed-up over the `baseline` backend of the same point."""
+    """One row per record; speed-up over the `baseline` backend of the same point.
+
+    Where there is no such record, over the fastest peer.
+    """
     title = records[0].device if records else "nothing measured"
     table = Table(title=title, title_justify="left")
     for name in ("op", "shape", "dtype", "variant", "backend"):
         table.add_column(name)
-    for name in ("ms", f"vs {baseline}", "GB/s", "of copy", "max error"):
+    for name in ("ms", "speed-up", "GB/s", "of copy", "max error"):
         table.add_column(name, justify="right")
     baselines = {r.point: r.median_ms for r in records if r.backend == baseline}
+    peers = Peers(records)
     previous = None
     for record in records:
         if previous is not None and record.point != previous:
             table.add_section()
         previous = record.point
-        base = baselines.get(previous)
+        peer = peers(record)
+        base = baselines.get(previous) or (peer.median_ms if peer else None)
         table.add_row(
             record.op,
             "x".join(map(str, record.shape)),

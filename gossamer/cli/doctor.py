@@ -33,6 +33,8 @@ def _print(found: Diagnosis, console: Console) -> None:
     notes = dict.fromkeys((c.backend, c.detail) for c in found.cells if c.state == "unavailable")
     for backend, reason in notes:
         console.print(Text(f"{backend}: {reason}", style="dim"))
+    for op, formats in found.tuned.items():
+        console.print(Text(f"{op}: cuda takes {formats}; triton takes everything", style="dim"))
     for problem in found.problems:
         console.print(Text(f"problem: {problem}", style="bold red"))
     if not found.problems:

@@ -5,6 +5,7 @@ Call them as functions (`gossamer.ops.fused_add_gelu(x, bias)`), choose a backen
 """
 
 from gossamer.ops.backends import BACKENDS, BackendUnavailableError, use_backend
+from gossamer.ops.decode_attention import DenseWindow, decode_attention
 from gossamer.ops.element_wise_mul_add import element_wise_mul_add
 from gossamer.ops.fused_add_gelu import fused_add_gelu
 from gossamer.ops.fused_residual_rmsnorm import fused_residual_rmsnorm
@@ -19,7 +20,9 @@ __all__ = [
     "OPS",
     "BackendUnavailableError",
     "BlockFormat",
+    "DenseWindow",
     "Op",
+    "decode_attention",
     "element_wise_mul_add",
     "fused_add_gelu",
     "fused_residual_rmsnorm",

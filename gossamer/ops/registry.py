@@ -12,7 +12,7 @@ torch.export and opcheck see plain custom ops:
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ _library = Library("gossamer", "FRAGMENT")
 
 OPS: dict[str, "Op"] = {}
 
+_NOTHING: Mapping[str, str] = {}
+
 
 class Op:
     """Registers an op with torch and runs it on the backend the caller wants.
@@ -44,6 +46,11 @@ class Op:
     mutates: the arguments that the op writes to; such an op returns nothing.
     example: small valid arguments; `make(*shape)` makes a random tensor.
     triton: "module:function" that launches the Triton kernel, imported at the first call.
+    limits: why the CUDA kernel cannot take these arguments, None when it can; they then go to the
+    next best backend. Same arguments as `reference`.
+    tuned: what the CUDA kernel takes, in words, where it has limits.
+    tolerance: how far backends may be apart in `gossamer doctor`, relative and absolute, by dtype;
+    None for torch.testing's defaults.
     """
 
     def __init__(
@@ -58,8 +65,14 @@ class Op:
         mutates: tuple[str, ...] = (),
         triton: str | None = None,
         native_backends: tuple[str, ...] = ("cpu", "cuda"),
+        limits: Callable[..., str | None] | None = None,
+        tuned: str | None = None,
+        tolerance: Mapping[torch.dtype, float] | None = None,
     ) -> None:
         self.name = name
+        self.limits = limits
+        self.tuned = tuned
+        self.tolerance = tolerance
         self.reference = reference
         self.mutates = mutates
         names = list(inspect.signature(reference).parameters)
@@ -130,23 +143,34 @@ class Op:
         try:
             # `device.type` takes 0.5 us, `is_cpu` a tenth; but Dynamo would put it into the graph.
             on_cpu = not torch.compiler.is_compiling() and args[0].is_cpu
-            return self.select("cpu" if on_cpu else args[0].device.type, backend)(*args)
+            device = "cpu" if on_cpu else args[0].device.type
+            unsuited = self.unsuited(device, args) if self.limits is not None else _NOTHING
+            return self.select(device, backend, unsuited)(*args)
         except (RuntimeError, AttributeError) as error:
             failure = error
         self.check(*args)
         raise failure
 
-    def select(self, device: str, backend: str | None = None) -> Any:
-        """The overload to call for tensors of this device type.
+    def unsuited(self, device: str, args: Sequence[Any]) -> Mapping[str, str]:
+        """The backends that could run on this device but not with these arguments, and why."""
+        if self.limits is None or device != "cuda":
+            return _NOTHING
+        reason = self.limits(*args)
+        return _NOTHING if reason is None else {"cuda": reason}
+
+    def select(
+        self, device: str, backend: str | None = None, unsuited: Mapping[str, str] = _NOTHING
+    ) -> Any:
+        """The overload to call for tensors of this device type, none of the `unsuited` ones.
 
         Raises ValueError for an unknown backend, BackendUnavailableError for one that cannot run.
         """
         runnable = self._runnable.get(device) or {"reference": self._overloads["reference"]}
         wanted = (check_name(backend),) if backend is not None else chosen()
         for name in wanted or runnable:
-            if name in runnable:
+            if name in runnable and name not in unsuited:
                 return runnable[name]
-        reasons = [f"{name}: {self.why_not(name, device)}" for name in wanted]
+        reasons = [f"{name}: {unsuited.get(name) or self.why_not(name, device)}" for name in wanted]
         raise BackendUnavailableError(
             f"{self.name} on {device} tensors: {'; '.join(reasons)}. "
             f"Available: {', '.join(self.available(device))}"

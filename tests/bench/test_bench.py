@@ -18,6 +18,7 @@ from gossamer.bench import (
     write_records,
 )
 from gossamer.bench.record import device_folder, revision
+from gossamer.bench.suite import Case, PeerUnavailableError, Suite
 from gossamer.bench.table import records_table
 
 
@@ -85,6 +86,50 @@ def test_only_the_last_call_wrong_is_noticed():
         measure(lambda x: x if next(count) < 6 else -x, _args, lambda x: x, warmup=3, iters=4)
 
 
+def test_calls_are_prepared_before_they_are_timed():
+    """A peer with inputs of its own, or a CUDA graph, is made once for each argument set."""
+    made = []
+
+    def prepare(fn, x):
+        made.append(x)
+        return lambda: fn(x)
+
+    measure(lambda x: x + 0, _args, lambda x: x, warmup=2, iters=3, prepare=prepare)
+    assert len(made) == 1
+
+
+def test_a_suite_may_allow_more():
+    def off(x):
+        return x + 1e-5
+
+    with pytest.raises(WrongResultError):
+        measure(off, _args, lambda x: x, warmup=0, iters=1)
+    tolerance = {torch.float32: 1e-4}
+    measure(off, _args, lambda x: x, warmup=0, iters=1, tolerance=tolerance)
+
+
+def test_a_peer_that_cannot_run_is_left_out():
+    def refuses(*_):
+        raise PeerUnavailableError("not today")
+
+    case = Case(
+        shape=(4,),
+        make_args=lambda dtype, _: (torch.randn(4, dtype=dtype), torch.randn(4, dtype=dtype)),
+        peers={"eager": lambda x, bias: torch.nn.functional.gelu(x + bias)},
+        bytes=lambda *_: 48,
+        flops=4,
+        adapted={"refuses": refuses, "works": lambda x, b: lambda: torch.nn.functional.gelu(x + b)},
+        dtypes=(torch.float32,),
+        backends=(),
+        facts={"half": 24},
+    )
+    suite = Suite("fused_add_gelu", lambda *_: [case])
+    with pytest.warns(UserWarning, match="no refuses: not today"):
+        records = suite.run("cpu", quick=True, on_record=lambda _: None)
+    assert [r.backend for r in records] == ["eager", "works"]
+    assert records[0].facts == {"half": 24}
+
+
 @pytest.fixture
 def record():
     measurement = Measurement(Timing(2.0, 1.9, 2.2, 0.01, 30), 1e-3, 1e-4)
@@ -116,6 +161,14 @@ def test_records_survive_a_file(record, tmp_path):
     assert len(path.read_text().splitlines()) == 2
 
 
+def test_facts_are_in_the_line_where_there_are_any(record, tmp_path):
+    path = tmp_path / "op.jsonl"
+    knowing = replace(record, facts={"byte_limit": 2.5})
+    write_records([record, knowing], path)
+    assert read_records(path) == [record, knowing]
+    assert ["facts" in line for line in path.read_text().splitlines()] == [False, True]
+
+
 def test_a_bad_results_file_is_named(record, tmp_path):
     path = tmp_path / "op.jsonl"
     path.write_text(json.dumps(asdict(record) | {"extra": 1}) + "\n")
@@ -129,6 +182,15 @@ def test_a_bad_results_file_is_named(record, tmp_path):
 def test_the_table_compares_with_eager(record):
     table = records_table([replace(record, backend="eager", median_ms=5.0), record])
     assert list(table.columns[6].cells) == ["1.00x", "2.50x"]
+
+
+def test_the_table_compares_with_the_best_peer_where_there_is_no_eager(record):
+    peers = [
+        replace(record, backend=b, variant="dense", median_ms=t)
+        for b, t in (("a", 8.0), ("b", 4.0))
+    ]
+    table = records_table([*peers, replace(record, variant="keep=40")])
+    assert list(table.columns[6].cells) == ["0.50x", "1.00x", "2.00x"]
 
 
 def test_device_folders_are_plain_names():

@@ -9,7 +9,7 @@ from benchmarks.all import SUITES
 from benchmarks.report import PAGES, loss_table, updated
 from gossamer.bench import read_records
 from gossamer.bench.suite import main
-from gossamer.ops import OPS
+from gossamer.ops import BACKENDS, OPS
 
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks/results"
 
@@ -22,7 +22,9 @@ def test_every_op_has_a_suite():
 def test_suite_runs(suite):
     records = suite.run("cpu", quick=True, on_record=lambda _: None)
     native = {"cpu"} & set(OPS[suite.op].backends)
-    assert {"eager", *native} <= {r.backend for r in records}
+    measured = {r.backend for r in records}
+    assert native <= measured
+    assert measured - set(BACKENDS), "no peer"
     assert {r.dtype for r in records} == {"float32", "float16", "bfloat16"}
     assert all(r.median_ms > 0 and r.gbps > 0 for r in records)
 
@@ -50,6 +52,16 @@ def test_a_loss_of_the_default_backend_is_told():
     records = [replace(made, backend=name, median_ms=ms) for name, ms in times.items()]
     assert "| cuda 3 ms | eager 2 ms | 0.67x |" in loss_table(records)
     assert loss_table([replace(r, median_ms=1.0) for r in records]) == "None of 1 points."
+
+
+def test_a_point_without_peers_is_compared_at_its_shape():
+    """As a sparse cache with peers on the dense one; without any peer it is no loss and no win."""
+    made = read_records(RESULTS / "nvidia-h200/fused_add_gelu.jsonl")[0]
+    peer = replace(made, backend="sdpa", variant="dense", median_ms=2.0)
+    ours = replace(made, backend="cuda", variant="keep=40", median_ms=4.0)
+    assert "| keep=40 | cuda 4 ms | sdpa 2 ms | 0.50x |" in loss_table([peer, ours])
+    alone = replace(ours, shape=[7])
+    assert loss_table([peer, alone]) == "None of 0 points."
 
 
 @pytest.mark.parametrize(("arguments", "written"), [([], False), (["--results", "here"], True)])

@@ -1,7 +1,7 @@
 """What a test of an op needs to know about it, and the grid of inputs that all ops share.
 
 `tests/ops/test_<op>.py` defines `SPEC`, where the generic tests find it. The ops on KV blocks are
-of another kind: they define `BAD_CALLS` and bring tests of their own.
+of another kind: they define `BAD_CALLS` (and `BAD_VALUES`) and bring tests of their own.
 """
 
 import importlib
@@ -90,8 +90,8 @@ def spec_of(op: str) -> OpSpec:
 
 
 def specified() -> list[str]:
-    """The ops with an OpSpec."""
-    return [name for name in OPS if not name.startswith("kv_")]
+    """The ops with an OpSpec: those whose test module defines `SPEC`."""
+    return [name for name in OPS if hasattr(_test_module(name), "SPEC")]
 
 
 def bad_calls_of(op: str) -> list[tuple[tuple[Any, ...], type[Exception], str]]:
@@ -104,8 +104,9 @@ def bad_values_of(op: str) -> list[tuple[tuple[Any, ...], type[Exception], str]]
 
 
 def example(op: str, device: str = "cpu", shape: tuple[int, ...] = (3, 8)) -> tuple[Any, ...]:
-    """Valid arguments."""
-    make = lambda *size: torch.randn(size, device=device)  # noqa: E731
+    """Valid arguments; of float16 where a GPU kernel takes no others."""
+    dtype = torch.float16 if device == "cuda" and OPS[op].limits else torch.float32
+    make = lambda *size: torch.randn(size, device=device, dtype=dtype)  # noqa: E731
     return next(spec_of(op).inputs(shape, make)) if op in specified() else OPS[op].example(make)
 
 

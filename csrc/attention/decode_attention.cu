@@ -1,0 +1,166 @@
+#include <mutex>
+
+#include "attention/decode_attention.h"
+#include "attention/decode_kernel.cuh"
+#include "gossamer/cuda/launch.h"
+
+namespace gossamer {
+namespace {
+
+using cuda::Cut;
+using cuda::SharedLayout;
+using cuda::Source;
+
+constexpr int kLeastUnits = 2;  // of a CTA: fewer are not worth the merging
+
+struct Device {
+  int multiprocessors, shared_bytes;  // of a CTA at most
+};
+Device current_device() {
+  static std::once_flag once[64];
+  static Device devices[64];
+  int device = 0;
+  cudaGetDevice(&device);
+  STD_TORCH_CHECK(device < 64, "decode_attention: device ", device, " is beyond 63");
+  std::call_once(once[device], [device] {
+    cudaDeviceGetAttribute(&devices[device].multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&devices[device].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  });
+  return devices[device];
+}
+
+constexpr int aligned_up(int x) { return (x + 127) / 128 * 128; }
+
+template <class Traits>
+SharedLayout shared_layout(const DecodeAttention& w) {
+  const auto column_bytes = [](const KvFormat& f) { return f.sparse ? cuda::columns_bytes(f.chunks) : 0; };
+  SharedLayout s{};
+  s.warp_begin = aligned_up(cuda::query_bytes(Traits::D, Traits::Sets));
+  s.v_stage = aligned_up(w.main.k.block_bytes);
+  s.columns = s.v_stage + aligned_up(w.main.v.block_bytes);
+  s.exchange = s.columns + std::max(column_bytes(w.main.k), column_bytes(w.main.v));
+  // In the end the same memory has the warp's results.
+  s.barriers = std::max(s.exchange + cuda::Exchange<Traits::Sets>::kBytes,
+                        int{cuda::PartialRows<Traits::D, Traits::Rows>::kFloats * sizeof(float)});
+  s.warp_bytes = aligned_up(s.barriers + 16);
+  return s;
+}
+
+// Prepares a kernel for the most shared memory, once per device.
+template <class Traits>
+void allow_shared_memory(int bytes) {
+  static std::once_flag once[64];
+  int device = 0;
+  cudaGetDevice(&device);
+  std::call_once(once[device], [bytes] {
+    const auto kernel = cuda::decode_kernel<Traits>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+  });
+}
+
+template <class Traits>
+void launch_merge(const DecodeAttention& w, const Cut& cut, cudaStream_t stream) {
+  const int items = w.sequences * w.kv_heads * cut.tiles;
+  cudaLaunchAttribute overlap{};  // starts while decode_kernel ends, and waits for it where it must
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = items < cut.ctas ? dim3(items, Traits::Rows) : dim3(cut.ctas - 1);
+  config.blockDim = dim3(cuda::kMergeThreads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, cuda::merge_kernel<typename Traits::T, Traits::D, Traits::Rows>, w, cut);
+}
+
+template <class Traits>
+void launch(const DecodeCall& call) {
+  DecodeAttention w = call.work;
+  const Device device = current_device();
+  const int room = device.shared_bytes - 1024;  // less what the kernel has of its own
+  SharedLayout shared = shared_layout<Traits>(w);
+  const int warps = std::min((room - shared.warp_begin) / shared.warp_bytes, Traits::kMaxWarps);
+  STD_TORCH_CHECK(warps > 0, "decode_attention: a block does not fit into shared memory");
+  shared.total = shared.warp_begin + warps * shared.warp_bytes;
+  allow_shared_memory<Traits>(room);
+
+  Cut cut{};
+  cut.tiles = (w.q_len * w.group + Traits::Rows - 1) / Traits::Rows;
+  cut.ctas = device.multiprocessors;
+  cut.least = kLeastUnits;
+  // Units are counted in 32 bits: a longer sequence would be a wrong one.
+  const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
+  w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 31) - 1) / items - 1));
+  const int64_t floats = int64_t{2} * cut.ctas * cuda::PartialRows<Traits::D, Traits::Rows>::kFloats;
+  const Tensor partials = empty_contiguous(call.q, {floats}, aoti_torch_dtype_float32());
+  cut.partials = static_cast<float*>(partials.mutable_data_ptr());
+  const cudaStream_t stream = cuda::current_stream(call.q);
+  cuda::decode_kernel<Traits><<<cut.ctas, warps * 32, shared.total, stream>>>(w, cut, shared);
+  launch_merge<Traits>(w, cut, stream);
+  const cudaError_t failed = cudaGetLastError();
+  STD_TORCH_CHECK(failed == cudaSuccess, "decode_attention: ", cudaGetErrorString(failed));
+}
+
+// ---- which kernel ------------------------------------------------------------------------------------
+
+template <class T, int D, Source K, Source V>
+void launch_rows(const DecodeCall& call) {
+  if (call.work.q_len * call.work.group <= 4) return launch<cuda::DecodeTraits<T, D, K, V, 1>>(call);
+  launch<cuda::DecodeTraits<T, D, K, V, 2>>(call);
+}
+
+bool is_16_bit(const KvFormat& f, DType dtype) {
+  return f.values == (dtype == DType::f16 ? Values::f16 : Values::bf16);
+}
+// Sparse rows that the kernels read: values of q's type, or codes with a scale per row.
+bool reads_sparse(const KvFormat& f, DType dtype) {
+  const bool codes = f.values == Values::i8 || f.values == Values::fp8 || f.values == Values::i4;
+  return f.sparse && (is_16_bit(f, dtype) || (codes && f.scales == Scales::row));
+}
+
+// As _limits in gossamer/ops/decode_attention.py.
+template <class T, int D>
+void launch_sources(const DecodeCall& call) {
+  const KvFormat &k = call.work.main.k, &v = call.work.main.v;
+  const bool dense_k = !k.sparse && is_16_bit(k, call.dtype), dense_v = !v.sparse && is_16_bit(v, call.dtype);
+  if (dense_k && dense_v) return launch_rows<T, D, Source::dense16, Source::dense16>(call);
+  if (reads_sparse(k, call.dtype) && reads_sparse(v, call.dtype)) {
+    const bool plain = is_16_bit(k, call.dtype) && is_16_bit(v, call.dtype);
+    return plain ? launch_rows<T, D, Source::sparse16, Source::sparse16>(call)
+                 : launch_rows<T, D, Source::sparse, Source::sparse>(call);
+  }
+  const bool coded = !k.sparse && k.values == Values::i4 && k.scales == Scales::channel;
+  STD_TORCH_CHECK(coded && reads_sparse(v, call.dtype), "decode_attention: no CUDA kernel for these formats");
+  launch_rows<T, D, Source::dense4, Source::sparse>(call);
+}
+
+template <class T>
+void launch_head_dim(const DecodeCall& call) {
+  STD_TORCH_CHECK(call.work.head_dim == 64 || call.work.head_dim == 128,
+                  "decode_attention: no CUDA kernel for head_dim ", call.work.head_dim);
+  call.work.head_dim == 64 ? launch_sources<T, 64>(call) : launch_sources<T, 128>(call);
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> decode_attention_cuda(
+    const Tensor& q, const Tensor& k_blocks, const Tensor& v_blocks, const Tensor& page_table, const Tensor& seq_lens,
+    const std::optional<Tensor>& dense_k, const std::optional<Tensor>& dense_v,
+    const std::optional<Tensor>& dense_table, std::optional<int64_t> k_keep, const std::string& k_values,
+    const std::string& k_scales, std::optional<int64_t> v_keep, const std::string& v_values,
+    const std::string& v_scales, const std::string& dense_values, int64_t window, int64_t sink, int64_t page_size,
+    double scale, double softcap, int64_t sliding) {
+  const DecodeCall call = prepare_decode(
+      {q,      k_blocks, v_blocks, page_table,   seq_lens, dense_k, dense_v,   dense_table, k_keep,  k_values, k_scales,
+       v_keep, v_values, v_scales, dense_values, window,   sink,    page_size, scale,       softcap, sliding});
+  const cuda::DeviceGuard guard(q.get_device_index());
+  STD_TORCH_CHECK(call.work.dense.table == nullptr || is_16_bit(call.work.dense.k, call.dtype),
+                  "decode_attention: no CUDA kernel for a window of another type than q");
+  if (call.work.sequences == 0 || call.work.kv_heads == 0) return {call.out, call.lse};
+  STD_TORCH_CHECK(call.dtype != DType::f32, "decode_attention: no CUDA kernel for float32");
+  call.dtype == DType::f16 ? launch_head_dim<__half>(call) : launch_head_dim<__nv_bfloat16>(call);
+  return {call.out, call.lse};
+}
+
+}  // namespace gossamer

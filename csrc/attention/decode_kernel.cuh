@@ -1,0 +1,353 @@
+// Decode attention of one CTA: its share of the units of a batch, item by item.
+#pragma once
+
+#include "attention/merge.cuh"
+#include "attention/products.cuh"
+#include "attention/staging.cuh"
+
+namespace gossamer::cuda {
+
+enum class Source {
+  sparse16,  // 16-bit values
+  sparse,    // 16-bit values, or codes with a scale per row
+  dense16,   // 16-bit values
+  dense4,    // 4-bit codes with scales per channel
+};
+constexpr bool is_sparse(Source s) { return s == Source::sparse16 || s == Source::sparse; }
+
+// T: of queries and 16-bit values. Sets: of 4 query rows.
+template <class T_, int D_, Source K_, Source V_, int Sets_>
+struct DecodeTraits {
+  using T = T_;
+  static constexpr int D = D_, Sets = Sets_, Rows = 4 * Sets_;
+  static constexpr Source K = K_, V = V_;
+  // Sparse blocks leave their stages before most of the work: K and V can come together, with one wait.
+  static constexpr bool kTogether = is_sparse(K) && is_sparse(V);
+  // 128 registers for 16 warps where the work is what takes time, 168 for 12 where it is the memory.
+  static constexpr int kMaxWarps = kTogether ? 16 : 12;
+  // Steps of the queries in registers: as many as fit without spilling.
+  static constexpr int kHeld = kTogether ? 0 : (K == Source::dense16 ? D / 8 : D / 32) / (Sets * Sets);
+};
+
+// How the shared memory of a CTA is used: the queries, then for every warp two stages, columns and so on.
+struct SharedLayout {
+  int warp_begin, warp_bytes;                // of the first warp, of each
+  int v_stage, columns, exchange, barriers;  // within a warp's; the stage of K is at 0
+  int total;
+};
+
+constexpr int kOffsetUnit = 16;  // bytes, so that offsets up to 64 GiB fit 32 bits
+
+enum class Kind { main, sink, recent };  // of blocks
+
+// Tokens [low, high) that each row of an item sees of each kind of block.
+struct RowLimits {
+  int2 rows[3][8];
+
+  template <int Rows>
+  __device__ __forceinline__ void set(const DecodeAttention& w, const Item<Rows>& item, int length) {
+    if (threadIdx.x >= 3 * Rows) return;
+    const int kind = threadIdx.x / Rows, row = threadIdx.x % Rows;
+    const int position = length - w.q_len + item.query(w, row);
+    int2 limits = {w.sliding ? max(position - w.sliding + 1, 0) : 0, position + 1};
+    if (w.dense.table != nullptr && kind != static_cast<int>(Kind::sink)) {
+      const int dense_from = (max(position, 0) / kBlockTokens - w.window_blocks) * kBlockTokens;
+      if (kind == static_cast<int>(Kind::main)) limits.y = min(limits.y, dense_from);
+      if (kind == static_cast<int>(Kind::recent)) limits.x = max(limits.x, dense_from);
+    }
+    rows[kind][row] = row < item.rows && position >= 0 ? limits : int2{0, 0};
+  }
+  __device__ __forceinline__ bool sees(Kind kind, int row, int token) const {
+    const int2 limits = rows[static_cast<int>(kind)][row];
+    return token >= limits.x && token < limits.y;
+  }
+};
+
+template <class Traits>
+struct DecodeWarp {
+  using T = typename Traits::T;
+  static constexpr int D = Traits::D, Sets = Traits::Sets, Rows = Traits::Rows;
+  static constexpr bool kTogether = Traits::kTogether;
+
+  const DecodeAttention& w;
+  const RowLimits& limits;
+  Stage stage_k, stage_v;
+  uint32_t column;
+  Exchange<Sets> exchange;
+  int lane, warp, warps;
+  float factor;   // of products
+  int phase = 0;  // of the barriers: blocks so far modulo 2
+  bool poisoned;  // a number in the tables or lengths is wrong
+  uint4 transpose;
+  uint32_t k_offset = 0, v_offset = 0;  // of blocks to come, one per lane
+  Queries<D, Sets, Traits::kHeld> queries;
+  State<D, Sets> state;
+
+  __device__ __forceinline__ DecodeWarp(const DecodeAttention& w, const SharedLayout& shared, uint8_t* memory,
+                                        const RowLimits& limits)
+      : w(w), limits(limits), lane(threadIdx.x % 32), warp(threadIdx.x / 32), warps(blockDim.x / 32) {
+    const uint32_t base = pinned(shared_address(memory) + shared.warp_begin + warp * shared.warp_bytes);
+    stage_k = {base, base + shared.barriers};
+    stage_v = {base + shared.v_stage, base + shared.barriers + 8};
+    stage_k.init(lane);
+    stage_v.init(lane);
+    column = pinned(base + shared.columns + lane * 4);
+    exchange.init(base + shared.exchange, lane);
+    transpose = transposer(lane);
+    factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * kLog2e;
+  }
+
+  // ---- scores ----------------------------------------------------------------------------------
+
+  __device__ __forceinline__ bool seen_by_some(Kind kind, int token) const {
+    bool some = false;
+#pragma unroll 1
+    for (int row = 0; row < Rows; ++row) some |= limits.sees(kind, row, token);
+    return some;
+  }
+
+  // Products to scores times log2(e): scaled and capped.
+  __device__ __forceinline__ void finish_scores(Scores<Sets>& x) const {
+#pragma unroll
+    for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] *= factor;
+    if (w.softcap > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] = w.softcap * kLog2e * tanhf(x.s[i / 4][i % 4]);
+    }
+  }
+  // -inf where a row does not see a token.
+  __device__ __forceinline__ void mask_scores(Scores<Sets>& x, Kind kind, int block) const {
+    const int token = block * kBlockTokens + 8 * (lane % 4) + lane / 4 % 4, row = lane / 16;
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!limits.sees(kind, 4 * set + i / 2 * 2 + row, token + 4 * (i % 2))) x.s[set][i] = -INFINITY;
+      }
+    }
+  }
+
+  // ---- blocks of the main pool -------------------------------------------------------------------
+
+  // Where this warp's next 32 blocks from `block` on are, one per lane.
+  __device__ __forceinline__ void look_up(int sequence, int head, int block, int end) {
+    const int mine = block + lane * warps;
+    if (mine < end) {
+      const DecodePool& pool = w.main;
+      const int page = pool.table[sequence * pool.table_stride + mine / w.page_blocks];
+      int64_t number = static_cast<int64_t>(page) * w.page_blocks + mine % w.page_blocks;
+      if (page < 0 || number >= pool.num_blocks) {
+        poisoned = true;
+        number = 0;
+      }
+      k_offset = static_cast<uint32_t>((number * pool.k_block_stride + head * pool.k_head_stride) / kOffsetUnit);
+      v_offset = static_cast<uint32_t>((number * pool.v_block_stride + head * pool.v_head_stride) / kOffsetUnit);
+    }
+    __syncwarp();
+  }
+  // The block that lane `at` knows of.
+  __device__ __forceinline__ const uint8_t* next_k(int at) const {
+    return w.main.k_blocks + static_cast<uint64_t>(__shfl_sync(~0u, k_offset, at)) * kOffsetUnit;
+  }
+  __device__ __forceinline__ const uint8_t* next_v(int at) const {
+    return w.main.v_blocks + static_cast<uint64_t>(__shfl_sync(~0u, v_offset, at)) * kOffsetUnit;
+  }
+  __device__ __forceinline__ void fetch_k(int at) const { stage_k.fetch(next_k(at), w.main.k.block_bytes); }
+  __device__ __forceinline__ void fetch_v(int at) const { stage_v.fetch(next_v(at), w.main.v.block_bytes); }
+  __device__ __forceinline__ void fetch_both(int at) const {
+    stage_k.fetch_both(next_k(at), w.main.k.block_bytes, stage_v, next_v(at), w.main.v.block_bytes);
+  }
+
+  // Starts with blocks block, block + warps, ... below `end`.
+  __device__ __forceinline__ void begin_main(int sequence, int head, int block, int end) {
+    if (block >= end) return;
+    look_up(sequence, head, block, end);
+    if (kTogether) return fetch_both(0);
+    fetch_k(0);
+    fetch_v(0);
+  }
+
+  // Goes on with them. Those in [whole.x, whole.y) are seen whole by all rows.
+  __device__ __forceinline__ void walk_main(int sequence, int head, int block, int end, int2 whole) {
+#pragma unroll 1
+    for (int at = 1; block < end; block += warps, ++at, phase ^= 1) {
+      if (at == 32) {
+        at = 0;
+        look_up(sequence, head, block + warps, end);
+      }
+      attend_staged(block, block < whole.x || block >= whole.y, block + warps < end, at);
+    }
+  }
+
+  template <Source S>
+  __device__ __forceinline__ SparseWords<D> open_sparse(const KvFormat& f, uint32_t block, bool valid) const {
+    SparseWords<D> words(block, column, lane);
+    if (!valid) words.clear();
+    if (S == Source::sparse16) {
+      fill_column<T, Values::f16>(f, block, column, lane);
+    } else {
+      fill_column<T>(f, block, column, lane);
+    }
+    return words;
+  }
+  template <Source S>
+  __device__ __forceinline__ auto open_dense(const KvFormat& f, uint32_t block, bool valid) const {
+    if constexpr (S == Source::dense4) {
+      return CodedWords<T, D>(f, block, lane, valid);
+    } else {
+      return StagedWords(block, lane, valid);
+    }
+  }
+
+  // A block that is on its way; `at`: the lane that knows of the next one, if there are more.
+  __device__ __forceinline__ void attend_staged(int block, bool partly, bool more, int at) {
+    bool valid = true;
+    if (partly) valid = seen_by_some(Kind::main, block * kBlockTokens + lane);
+    Scores<Sets> x;
+    stage_k.wait(phase, !kTogether);
+    if constexpr (is_sparse(Traits::K)) {
+      auto words = open_sparse<Traits::K>(w.main.k, stage_k.data, valid);
+      multiply_queries<T>(queries, words, x);
+    } else {
+      auto words = open_dense<Traits::K>(w.main.k, stage_k.data, valid);
+      multiply_queries<T>(queries, words, x);
+      __syncwarp();
+      if (more) fetch_k(at);
+    }
+    finish_scores(x);
+    if (partly) mask_scores(x, Kind::main, block);
+    state.template weigh<T>(x, exchange, lane);
+    if (!kTogether) stage_v.wait(phase, more);
+    if constexpr (is_sparse(Traits::V)) {
+      auto words = open_sparse<Traits::V>(w.main.v, stage_v.data, valid);
+      __syncwarp();
+      if (more) kTogether ? fetch_both(at) : fetch_v(at);
+      multiply_values<T>(words, transpose, exchange.weights(), state);
+    } else {
+      auto words = open_dense<Traits::V>(w.main.v, stage_v.data, valid);
+      multiply_values<T>(words, transpose, exchange.weights(), state);
+      __syncwarp();
+      if (more) fetch_v(at);
+    }
+  }
+
+  // ---- blocks of the dense pool ------------------------------------------------------------------
+
+  __device__ __forceinline__ void attend_dense(int sequence, int head, int block, Kind kind) {
+    const DecodePool& pool = w.dense;
+    const int page = pool.table[sequence * pool.table_stride + block / w.page_blocks];
+    const int64_t number = static_cast<int64_t>(page) * w.page_blocks + block % w.page_blocks;
+    if (page < 0 || number >= pool.num_blocks) {
+      poisoned = true;
+      return;
+    }
+    const bool valid = seen_by_some(kind, block * kBlockTokens + lane);
+    GlobalWords k(pool.k_blocks + number * pool.k_block_stride + head * pool.k_head_stride, lane, valid);
+    GlobalWords v(pool.v_blocks + number * pool.v_block_stride + head * pool.v_head_stride, lane, valid);
+    Scores<Sets> x;
+    multiply_queries<T>(queries, k, x);
+    finish_scores(x);
+    mask_scores(x, kind, block);
+    state.template weigh<T>(x, exchange, lane);
+    multiply_values<T>(v, transpose, exchange.weights(), state);
+  }
+};
+
+// ---- items -------------------------------------------------------------------------------------
+
+// Units [begin, end) of the item: this warp's of them.
+template <class Traits>
+GOSSAMER_INLINE void walk_item(DecodeWarp<Traits>& warp, const Item<Traits::Rows>& item, const SeenBlocks& seen,
+                               int begin, int end) {
+  // Blocks that all rows see whole: from what the last row sees first to what the first row sees last.
+  const int2 first = warp.limits.rows[0][0], last = warp.limits.rows[0][item.rows - 1];
+  const int2 whole = {(last.x + kBlockTokens - 1) / kBlockTokens, max(first.y, 0) / kBlockTokens};
+  warp.walk_main(item.sequence, item.head, seen.main_begin + begin + warp.warp,
+                 seen.main_begin + min(end, seen.main_count), whole);
+  // The dense ones go on where those ended, so that the warps stay level.
+  const int dense_begin = max(begin, seen.main_count);
+  const int turn = (warp.warp + warp.warps - (dense_begin - begin) % warp.warps) % warp.warps;
+  for (int at = dense_begin + turn - seen.main_count; at < min(end - seen.main_count, seen.dense_count());
+       at += warp.warps) {
+    const bool sink = at < seen.sink_count;
+    const int block = sink ? seen.sink_begin + at : seen.recent_begin + at - seen.sink_count;
+    warp.attend_dense(item.sequence, item.head, block, sink ? Kind::sink : Kind::recent);
+  }
+}
+
+// Merges the warps of the CTA; into the output, or into a piece for merge_kernel.
+template <class Traits>
+GOSSAMER_INLINE void finish_item(DecodeWarp<Traits>& warp, const Item<Traits::Rows>& item, const Cut& cut,
+                                 const Pieces& pieces, uint8_t* memory, const SharedLayout& shared) {
+  constexpr int D = Traits::D;
+  using Piece = PartialRows<D, Traits::Rows>;
+  const auto of_warp = [&](int i) {
+    return Piece{reinterpret_cast<float*>(memory + shared.warp_begin + i * shared.warp_bytes)};
+  };
+  store_state(warp.state, warp.lane, of_warp(warp.warp));
+  const bool poisoned = __syncthreads_or(warp.poisoned);
+  const Piece mine{cut.partials + static_cast<int64_t>(pieces.slot(blockIdx.x)) * Piece::kFloats};
+  for (int i = threadIdx.x; i < item.rows * D; i += blockDim.x) {
+    const int row = i / D, channel = i % D;
+    Partial p;
+    for (int j = 0; j < warp.warps; ++j) {
+      p.add(of_warp(j).top(row), of_warp(j).sum(row), of_warp(j).out(row, channel));
+    }
+    if (poisoned) p.sum = NAN;
+    if (pieces.whole()) {
+      item.template write<typename Traits::T>(warp.w, p, row, channel);
+    } else {
+      mine.out(row, channel) = p.out;
+      if (channel == 0) mine.top(row) = p.top, mine.sum(row) = p.sum;
+    }
+  }
+  __syncthreads();
+}
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
+    decode_kernel(const __grid_constant__ DecodeAttention w, const __grid_constant__ Cut cut,
+                  const __grid_constant__ SharedLayout shared) {
+  using T = typename Traits::T;
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ RowLimits limits;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // merge_kernel may take its place as CTAs end; it waits for all
+#endif
+  DecodeWarp<Traits> warp(w, shared, memory, limits);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  const uint32_t queries = shared_address(memory);
+  const int cta = blockIdx.x;
+  Place place = find_place(w, cut, [&](int share) { return cta * share; });
+  const int end = min((cta + 1) * place.share, place.total);
+  for (int at = cta * place.share; at < end;) {
+    const int length = w.seq_lens[place.sequence];
+    SeenBlocks seen = seen_blocks(w, length);
+    const int units = seen.units(), sequence_end = place.before + units * w.kv_heads * cut.tiles;
+    if (at >= sequence_end) {
+      place.before = sequence_end;
+      ++place.sequence;
+      continue;
+    }
+    const int number = (at - place.before) / units, item_begin = place.before + number * units;
+    const int begin = at - item_begin, stop = min(units, end - item_begin);
+    const Item<Traits::Rows> item(w, cut.tiles, place.sequence, number);
+    warp.poisoned = bad_length(w, length) || (seen.main_count > 0 && w.main.num_blocks == 0);
+    if (w.main.num_blocks == 0) seen.main_count = 0;
+    warp.begin_main(item.sequence, item.head, seen.main_begin + begin + warp.warp,
+                    seen.main_begin + min(stop, seen.main_count));
+    limits.set(w, item, length);
+    store_queries<T, Traits::D, Traits::Sets>(queries, item.rows,
+                                              [&](int row) { return item.template input<T>(w, row); });
+    warp.state.clear();
+    __syncthreads();
+    warp.queries.load(queries, warp.lane);
+    walk_item(warp, item, seen, begin, stop);
+    finish_item(warp, item, cut, Pieces(item_begin, units, place.share), memory, shared);
+    at = item_begin + stop;
+  }
+}
+
+}  // namespace gossamer::cuda

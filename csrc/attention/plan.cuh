@@ -1,0 +1,139 @@
+// Which blocks a sequence's queries see, and how the work of a ragged batch is cut into equal shares.
+//
+// Work is counted in units: one block of one item, where an item is a (sequence, KV head, tile of query rows). All
+// units of a batch lie in one line, items one after the other, and every CTA gets an equal piece of the line: no SM
+// waits for a long sequence, and the grid does not depend on the lengths, which only the device knows. A CTA works its
+// piece out from the lengths; reading them takes less time than another kernel would.
+#pragma once
+
+#include <climits>
+
+#include "attention/decode.h"
+#include "gossamer/common.h"
+
+namespace gossamer::cuda {
+
+// The blocks that a sequence's queries see: some of the main pool, and of the dense pool the sinks and the latest.
+struct SeenBlocks {
+  int main_begin, main_count, sink_begin, sink_count, recent_begin, recent_count;
+
+  __device__ __forceinline__ int dense_count() const { return sink_count + recent_count; }
+  // At least one, in which nothing is seen and that is written down.
+  __device__ __forceinline__ int units() const { return max(main_count + dense_count(), 1); }
+};
+
+GOSSAMER_INLINE bool bad_length(const DecodeAttention& w, int length) {
+  return length < 0 || (length - 1) / kBlockTokens >= w.max_blocks;
+}
+
+GOSSAMER_INLINE SeenBlocks seen_blocks(const DecodeAttention& w, int length) {
+  SeenBlocks seen{};
+  if (length == 0 || bad_length(w, length)) return seen;
+  const int first = max(length - w.q_len, 0), last = length - 1;  // positions of the queries
+  const int low = w.sliding ? max(first - w.sliding + 1, 0) / kBlockTokens : 0;
+  const int end = last / kBlockTokens + 1;
+  if (w.dense.table == nullptr) {
+    seen.main_begin = low;
+    seen.main_count = end - low;
+    return seen;
+  }
+  seen.main_begin = max(low, w.sink_blocks);
+  seen.main_count = max(last / kBlockTokens - w.window_blocks - seen.main_begin, 0);
+  seen.sink_begin = low;
+  seen.sink_count = max(min(w.sink_blocks, end) - low, 0);
+  seen.recent_begin = max(max(first / kBlockTokens - w.window_blocks, low), w.sink_blocks);
+  seen.recent_count = max(end - seen.recent_begin, 0);
+  return seen;
+}
+
+// How the work is cut; the same for all launches of a kind of call.
+struct Cut {
+  int tiles;        // of query rows; the items of a sequence are kv_heads times that
+  int ctas;         // pieces
+  int least;        // units below which a piece is not worth a CTA
+  float* partials;  // [2 * ctas] results of the first and of the last item of a CTA, where another CTA has a part
+};
+
+// A place in the line of units.
+struct Place {
+  int share, total;      // units of a piece, of everything
+  int sequence, before;  // the sequence that has the unit, and the units before that sequence
+};
+
+GOSSAMER_INLINE int units_of(const DecodeAttention& w, const Cut& cut, int sequence) {
+  return seen_blocks(w, w.seq_lens[sequence]).units() * w.kv_heads * cut.tiles;
+}
+
+// The units of a piece. Where all items have the same number, pieces end where items do: beginning another item
+// costs a CTA as much as two or three blocks, so that a few idle CTAs are cheaper.
+GOSSAMER_INLINE int share_of(const Cut& cut, int total, int least_units, int most_units) {
+  const int share = max((total + cut.ctas - 1) / cut.ctas, cut.least);
+  if (least_units != most_units || share >= most_units) return share;
+  const int pieces = most_units / share;
+  return (most_units + pieces - 1) / pieces;
+}
+
+constexpr int kMaxWarps = 16;  // of a CTA
+
+// Where a sequence begins. All threads of the CTA.
+GOSSAMER_INLINE Place sequence_place(const DecodeAttention& w, const Cut& cut, int sequence) {
+  __shared__ int4 sums[kMaxWarps];
+  const int items = w.kv_heads * cut.tiles;
+  int total = 0, before = 0, least = INT_MAX, most = 0;
+  for (int s = threadIdx.x; s < w.sequences; s += blockDim.x) {
+    const int units = seen_blocks(w, w.seq_lens[s]).units();
+    total += units * items;
+    before += s < sequence ? units * items : 0;
+    least = min(least, units);
+    most = max(most, units);
+  }
+  for (int d = 16; d > 0; d /= 2) {
+    total += __shfl_xor_sync(~0u, total, d);
+    before += __shfl_xor_sync(~0u, before, d);
+    least = min(least, __shfl_xor_sync(~0u, least, d));
+    most = max(most, __shfl_xor_sync(~0u, most, d));
+  }
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = {total, before, least, most};
+  __syncthreads();
+  Place place{0, 0, sequence, 0};
+  for (int i = 0; i < blockDim.x / 32; ++i) {
+    place.total += sums[i].x;
+    place.before += sums[i].y;
+    least = min(least, sums[i].z);
+    most = max(most, sums[i].w);
+  }
+  place.share = share_of(cut, place.total, least, most);
+  return place;
+}
+
+// The sequence of the unit that `unit` makes of the share, which must exist. All threads of the CTA.
+template <class Unit>
+GOSSAMER_INLINE Place find_place(const DecodeAttention& w, const Cut& cut, const Unit& unit) {
+  __shared__ int sums[kMaxWarps], found[2];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  Place place = sequence_place(w, cut, 0);
+  const int target = unit(place.share);
+  int base = 0;
+  for (int start = 0; start < w.sequences && base <= target; start += blockDim.x) {
+    const int s = start + static_cast<int>(threadIdx.x), units = s < w.sequences ? units_of(w, cut, s) : 0;
+    int upto = units;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, d);
+      if (lane >= d) upto += other;
+    }
+    if (lane == 31) sums[warp] = upto;
+    __syncthreads();
+    upto += base;
+    for (int i = 0; i < warps; ++i) {
+      if (i < warp) upto += sums[i];
+      base += sums[i];
+    }
+    if (upto - units <= target && target < upto) found[0] = s, found[1] = upto - units;
+    __syncthreads();
+  }
+  place.sequence = found[0];
+  place.before = found[1];
+  return place;
+}
+
+}  // namespace gossamer::cuda

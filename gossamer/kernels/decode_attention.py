@@ -1,0 +1,158 @@
+"""Triton launcher of gossamer.ops.decode_attention: shares of the cache, then merged.
+
+The grid depends on shapes alone; what a sequence has of its share is found on the device.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from gossamer.kernels.decode_merge import merge
+from gossamer.kernels.decode_split import SIZES, decode_attention_kernel
+from gossamer.kernels.variants import Variant
+
+PROGRAMS = 4 * 132  # wanted: four for each multiprocessor of a large GPU
+MAX_SPLITS = 128
+MAX_TOKENS = 1 << 30  # of a sequence, so that sums of two positions are 32 bits wide
+BLOCK_TOKENS = 32
+# The interpreter multiplies the bits of bfloat16 as if they were integers.
+_INTERPRETED = triton.knobs.runtime.interpret
+
+POINTER_NAMES = (
+    *("q_ptr", "k_ptr", "v_ptr", "table_ptr", "lens_ptr"),
+    *("dense_k_ptr", "dense_v_ptr", "dense_table_ptr", "stats_ptr", "sums_ptr"),
+)
+
+
+def decode_attention(
+    q: Tensor,
+    k_blocks: Tensor,
+    v_blocks: Tensor,
+    page_table: Tensor,
+    seq_lens: Tensor,
+    dense_k: Tensor | None,
+    dense_v: Tensor | None,
+    dense_table: Tensor | None,
+    k_keep: int | None,
+    k_values: str,
+    k_scales: str,
+    v_keep: int | None,
+    v_values: str,
+    v_scales: str,
+    dense_values: str,
+    window: int,
+    sink: int,
+    page_size: int,
+    scale: float,
+    softcap: float,
+    sliding: int,
+) -> tuple[Tensor, Tensor]:
+    """The launcher; arguments are those of the op, already checked."""
+    if dense_k is None or dense_v is None or dense_table is None:
+        # Never read: the kernel is compiled without a window.
+        dense_k, dense_v, dense_table, dense_values = k_blocks, v_blocks, page_table, ""
+    given = (q, k_blocks, v_blocks, page_table, seq_lens, dense_k, dense_v, dense_table)
+    tensors = tuple(t if t.stride(-1) == 1 else t.contiguous() for t in given)
+    capacity = min(page_table.shape[1], dense_table.shape[1]) * page_size
+    limits = _limits(capacity, window, sink, sliding)
+    formats = {
+        **_format("K", k_keep, k_values, k_scales),
+        **_format("V", v_keep, v_values, v_scales),
+        "WINDOW": dense_values,
+        "CAPPED": softcap != 0,
+    }
+    with torch.cuda.device_of(q):
+        return _launch(tensors, page_size // BLOCK_TOKENS, limits, (scale, softcap), formats)
+
+
+def _launch(
+    tensors: tuple[Tensor, ...],
+    per_page: int,
+    limits: tuple[int, ...],
+    floats: tuple[float, float],
+    formats: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """Numbers as the kernel has them; the last dimensions of all tensors have stride 1."""
+    q, k, v, table, _, dense_k, dense_v, dense_table = tensors
+    sequences, q_len, heads, head_dim = q.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    tile = _tile(q_len * group, head_dim, q.dtype)
+    tiles = triton.cdiv(q_len * group, tile["ROWS"])
+    splits = _splits(sequences * kv_heads * tiles, limits[0] // BLOCK_TOKENS)
+    rows = (sequences, kv_heads, splits, q_len * group)
+    stats = torch.empty((*rows, 2), dtype=torch.float32, device=q.device)
+    sums = torch.empty((*rows, head_dim), dtype=torch.float32, device=q.device)
+    stride = lambda pool: (pool.stride(0) // 16, pool.stride(1) // 16)  # noqa: E731
+    decode_attention_kernel[(sequences * kv_heads * tiles * splits,)](
+        *(*tensors, stats, sums),
+        *(*q.stride()[:3], *stride(k), *stride(v), table.stride(0)),
+        *(*stride(dense_k), *stride(dense_v), dense_table.stride(0)),
+        *(min(k.shape[0], v.shape[0]), min(dense_k.shape[0], dense_v.shape[0])),
+        *(kv_heads, group, q_len, splits, tiles, per_page, *limits, *floats),
+        D=head_dim, FLOAT32=_INTERPRETED and q.dtype == torch.bfloat16, **formats, **tile,
+    )  # fmt: skip
+    return merge(stats, sums, q, splits, group)
+
+
+def _format(prefix: str, keep: int | None, values: str, scales: str) -> dict[str, Any]:
+    """Compile-time values of a format; STORED is 0 for a dense one."""
+    stored = 0 if keep is None else triton.cdiv(keep, 8) * 8
+    return {f"{prefix}_STORED": stored, f"{prefix}_VALUES": values, f"{prefix}_SCALES": scales}
+
+
+def _limits(capacity: int, window: int, sink: int, sliding: int) -> tuple[int, int, int, int]:
+    """The same within 32 bits, window and sink in blocks; none is sliding over everything."""
+    most = MAX_TOKENS // BLOCK_TOKENS - 1
+    blocks = (min(window // BLOCK_TOKENS, most), min(sink // BLOCK_TOKENS, most))
+    return min(capacity, MAX_TOKENS), *blocks, min(sliding, MAX_TOKENS) or MAX_TOKENS
+
+
+def _tile(rows: int, head_dim: int, dtype: torch.dtype) -> dict[str, int]:
+    """Rows of a program, all of them where registers allow, tokens of a step, and warps."""
+    width = max(triton.next_power_of_2(head_dim), 16)
+    most = 128 if width <= 128 else 32
+    if dtype == torch.float32:
+        most = 64 if width <= 64 else 16
+    rows = min(max(triton.next_power_of_2(rows), 16), most)
+    if rows == 64 and width == 128:
+        rows = 128  # Triton then gives every warp rows of its own, which takes fewer registers
+    tokens = 16 if width == 256 else BLOCK_TOKENS
+    return {"ROWS": rows, "TOKENS": tokens, "num_warps": 4 if width < 64 else 8}
+
+
+def _splits(programs: int, blocks: int) -> int:
+    """Shares of a sequence, by shapes alone: enough for the GPU, and 2 blocks or more for each."""
+    return max(min(PROGRAMS // max(programs, 1), (blocks + 1) // 2, MAX_SPLITS), 1)
+
+
+def variants() -> list[Variant]:
+    """Some of the programs that calls compile to: every way to decode, small and large tiles."""
+    return [
+        _variant("*fp16", 128, 8, ("fp16", "none", 40), ("fp16", "none", 40), "fp16"),
+        _variant("*bf16", 128, 4, ("int8", "row", 40), ("fp8_e4m3", "row", None), "bf16"),
+        _variant("*fp16", 128, 8, ("int4", "channel", None), ("int4", "group", None), "fp16"),
+        _variant("*fp16", 80, 32, ("int3", "channel", 24), ("int2", "row", 24), ""),
+        _variant("*fp16", 128, 128, ("fp16", "none", None), ("int4", "row", 40), "fp16"),
+        _variant("*bf16", 256, 16, ("bf16", "none", None), ("bf16", "none", 40), ""),
+        _variant("*fp32", 64, 64, ("fp32", "none", 24), ("fp32", "none", None), "fp32"),
+        _variant("*fp32", 128, 16, ("fp32", "none", None), ("int8", "group", None), ""),
+    ]
+
+
+def _variant(
+    q: str, head_dim: int, rows: int, k: tuple[str, str, int | None],
+    v: tuple[str, str, int | None], window: str,
+) -> Variant:  # fmt: skip
+    """With formats as (values, scales, keep)."""
+    pointers = dict.fromkeys(POINTER_NAMES, "*u8") | {"q_ptr": q}
+    pointers |= dict.fromkeys(("table_ptr", "lens_ptr", "dense_table_ptr"), "*i32")
+    pointers |= dict.fromkeys(("stats_ptr", "sums_ptr"), "*fp32")
+    numbers = dict.fromkeys(SIZES, "i32") | dict.fromkeys(("scale", "softcap"), "fp32")
+    tile = _tile(rows, head_dim, torch.float32 if q == "*fp32" else torch.float16)
+    num_warps = tile.pop("num_warps")
+    constants = _format("K", k[2], k[0], k[1]) | _format("V", v[2], v[0], v[1])
+    constants |= {"D": head_dim, "WINDOW": window, "CAPPED": bool(window), "FLOAT32": False}
+    return Variant(decode_attention_kernel, pointers | numbers, constants | tile, num_warps)
