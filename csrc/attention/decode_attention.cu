@@ -1,4 +1,4 @@
-#include <mutex>
+#include <algorithm>
 
 #include "attention/decode_attention.h"
 #include "attention/decode_kernel.cuh"
@@ -13,50 +13,31 @@ using cuda::Source;
 
 constexpr int kLeastUnits = 2;  // of a CTA: fewer are not worth the merging
 
-struct Device {
-  int multiprocessors, shared_bytes;  // of a CTA at most
-};
-Device current_device() {
-  static std::once_flag once[64];
-  static Device devices[64];
-  int device = 0;
+// Asked again for every call: that takes less than a microsecond, and there is nothing to keep.
+int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   cudaGetDevice(&device);
-  STD_TORCH_CHECK(device < 64, "decode_attention: device ", device, " is beyond 63");
-  std::call_once(once[device], [device] {
-    cudaDeviceGetAttribute(&devices[device].multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&devices[device].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  });
-  return devices[device];
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
 }
 
 constexpr int aligned_up(int x) { return (x + 127) / 128 * 128; }
 
+// `turns`: K and V take turns in one stage.
 template <class Traits>
-SharedLayout shared_layout(const DecodeAttention& w) {
+SharedLayout shared_layout(const DecodeAttention& w, bool turns) {
   const auto column_bytes = [](const KvFormat& f) { return f.sparse ? cuda::columns_bytes(f.chunks) : 0; };
   SharedLayout s{};
   s.warp_begin = aligned_up(cuda::query_bytes(Traits::D, Traits::Sets));
-  s.v_stage = aligned_up(w.main.k.block_bytes);
-  s.columns = s.v_stage + aligned_up(w.main.v.block_bytes);
-  s.exchange = s.columns + std::max(column_bytes(w.main.k), column_bytes(w.main.v));
-  // In the end the same memory has the warp's results.
-  s.barriers = std::max(s.exchange + cuda::Exchange<Traits::Sets>::kBytes,
-                        int{cuda::PartialRows<Traits::D, Traits::Rows>::kFloats * sizeof(float)});
+  const int k_bytes = aligned_up(w.main.k.block_bytes), v_bytes = aligned_up(w.main.v.block_bytes);
+  s.v_stage = turns ? 0 : k_bytes;
+  s.columns = turns ? std::max(k_bytes, v_bytes) : k_bytes + v_bytes;
+  // Columns, and in the end the warp's results.
+  const int results = cuda::PartialRows<Traits::D, Traits::Rows>::kFloats * int{sizeof(float)};
+  s.exchange = s.columns + aligned_up(std::max({column_bytes(w.main.k), column_bytes(w.main.v), results}));
+  s.barriers = s.exchange + cuda::Exchange<Traits::Sets>::kBytes;
   s.warp_bytes = aligned_up(s.barriers + 16);
   return s;
-}
-
-// Prepares a kernel for the most shared memory, once per device.
-template <class Traits>
-void allow_shared_memory(int bytes) {
-  static std::once_flag once[64];
-  int device = 0;
-  cudaGetDevice(&device);
-  std::call_once(once[device], [bytes] {
-    const auto kernel = cuda::decode_kernel<Traits>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
-  });
 }
 
 template <class Traits>
@@ -77,17 +58,23 @@ void launch_merge(const DecodeAttention& w, const Cut& cut, cudaStream_t stream)
 template <class Traits>
 void launch(const DecodeCall& call) {
   DecodeAttention w = call.work;
-  const Device device = current_device();
-  const int room = device.shared_bytes - 1024;  // less what the kernel has of its own
-  SharedLayout shared = shared_layout<Traits>(w);
-  const int warps = std::min((room - shared.warp_begin) / shared.warp_bytes, Traits::kMaxWarps);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  // Less what the kernel has of its own.
+  const int room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024;
+  const auto fitting = [&](const SharedLayout& s) {
+    return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps);
+  };
+  SharedLayout shared = shared_layout<Traits>(w, false);
+  if (Traits::kTogether && fitting(shared) < Traits::kMaxWarps) shared = shared_layout<Traits>(w, true);
+  const int warps = fitting(shared);
   STD_TORCH_CHECK(warps > 0, "decode_attention: a block does not fit into shared memory");
   shared.total = shared.warp_begin + warps * shared.warp_bytes;
-  allow_shared_memory<Traits>(room);
+  const auto kernel = cuda::decode_kernel<Traits>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
 
   Cut cut{};
   cut.tiles = (w.q_len * w.group + Traits::Rows - 1) / Traits::Rows;
-  cut.ctas = device.multiprocessors;
+  cut.ctas = multiprocessors;
   cut.least = kLeastUnits;
   // Units are counted in 32 bits: a longer sequence would be a wrong one.
   const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
@@ -96,7 +83,7 @@ void launch(const DecodeCall& call) {
   const Tensor partials = empty_contiguous(call.q, {floats}, aoti_torch_dtype_float32());
   cut.partials = static_cast<float*>(partials.mutable_data_ptr());
   const cudaStream_t stream = cuda::current_stream(call.q);
-  cuda::decode_kernel<Traits><<<cut.ctas, warps * 32, shared.total, stream>>>(w, cut, shared);
+  kernel<<<cut.ctas, warps * 32, shared.total, stream>>>(w, cut, shared);
   launch_merge<Traits>(w, cut, stream);
   const cudaError_t failed = cudaGetLastError();
   STD_TORCH_CHECK(failed == cudaSuccess, "decode_attention: ", cudaGetErrorString(failed));

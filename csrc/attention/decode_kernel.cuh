@@ -21,10 +21,11 @@ struct DecodeTraits {
   using T = T_;
   static constexpr int D = D_, Sets = Sets_, Rows = 4 * Sets_;
   static constexpr Source K = K_, V = V_;
-  // Sparse blocks leave their stages before most of the work: K and V can come together, with one wait.
+  // Sparse blocks leave their stages before most of the work: K and V can come together, with one wait, or take turns
+  // with one stage, which leaves room for more warps.
   static constexpr bool kTogether = is_sparse(K) && is_sparse(V);
-  // 128 registers for 16 warps where the work is what takes time, 168 for 12 where it is the memory.
-  static constexpr int kMaxWarps = kTogether ? 16 : 12;
+  // 128 registers for 16 warps where the work is what takes time and they suffice, else 168 for 12.
+  static constexpr int kMaxWarps = kTogether && Sets == 1 ? 16 : 12;
   // Steps of the queries in registers: as many as fit without spilling.
   static constexpr int kHeld = kTogether ? 0 : (K == Source::dense16 ? D / 8 : D / 32) / (Sets * Sets);
 };
@@ -32,7 +33,7 @@ struct DecodeTraits {
 // How the shared memory of a CTA is used: the queries, then for every warp two stages, columns and so on.
 struct SharedLayout {
   int warp_begin, warp_bytes;                // of the first warp, of each
-  int v_stage, columns, exchange, barriers;  // within a warp's; the stage of K is at 0
+  int v_stage, columns, exchange, barriers;  // within a warp's; the stage of K is at 0, and V's too if they take turns
   int total;
 };
 
@@ -70,6 +71,7 @@ struct DecodeWarp {
   static constexpr bool kTogether = Traits::kTogether;
 
   const DecodeAttention& w;
+  const SharedLayout& shared;
   const RowLimits& limits;
   Stage stage_k, stage_v;
   uint32_t column;
@@ -85,16 +87,19 @@ struct DecodeWarp {
 
   __device__ __forceinline__ DecodeWarp(const DecodeAttention& w, const SharedLayout& shared, uint8_t* memory,
                                         const RowLimits& limits)
-      : w(w), limits(limits), lane(threadIdx.x % 32), warp(threadIdx.x / 32), warps(blockDim.x / 32) {
+      : w(w), shared(shared), limits(limits), lane(threadIdx.x % 32), warp(threadIdx.x / 32), warps(blockDim.x / 32) {
     const uint32_t base = pinned(shared_address(memory) + shared.warp_begin + warp * shared.warp_bytes);
     stage_k = {base, base + shared.barriers};
     stage_v = {base + shared.v_stage, base + shared.barriers + 8};
     stage_k.init(lane);
     stage_v.init(lane);
-    column = pinned(base + shared.columns + lane * 4);
+    column = base + shared.columns + lane * 4;
     exchange.init(base + shared.exchange, lane);
     transpose = transposer(lane);
     factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * kLog2e;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
   }
 
   // ---- scores ----------------------------------------------------------------------------------
@@ -158,24 +163,32 @@ struct DecodeWarp {
     stage_k.fetch_both(next_k(at), w.main.k.block_bytes, stage_v, next_v(at), w.main.v.block_bytes);
   }
 
+  // Whether K and V take turns in one stage.
+  __device__ __forceinline__ bool turns() const { return kTogether && shared.v_stage == 0; }
+
   // Starts with blocks block, block + warps, ... below `end`.
   __device__ __forceinline__ void begin_main(int sequence, int head, int block, int end) {
     if (block >= end) return;
     look_up(sequence, head, block, end);
-    if (kTogether) return fetch_both(0);
+    if (kTogether && !turns()) return fetch_both(0);
     fetch_k(0);
-    fetch_v(0);
+    if (!kTogether) fetch_v(0);
   }
 
   // Goes on with them. Those in [whole.x, whole.y) are seen whole by all rows.
   __device__ __forceinline__ void walk_main(int sequence, int head, int block, int end, int2 whole) {
 #pragma unroll 1
-    for (int at = 1; block < end; block += warps, ++at, phase ^= 1) {
-      if (at == 32) {
-        at = 0;
-        look_up(sequence, head, block + warps, end);
-      }
-      attend_staged(block, block < whole.x || block >= whole.y, block + warps < end, at);
+    for (int at = 0; block < end; block += warps, phase ^= 1) {
+      const bool more = block + warps < end, partly = block < whole.x || block >= whole.y;
+      // The lane that knows of the next block.
+      const auto next = [&] {
+        if (++at == 32) {
+          at = 0;
+          look_up(sequence, head, block + warps, end);
+        }
+        return at;
+      };
+      attend_staged(block, partly, more, at, next);
     }
   }
 
@@ -199,29 +212,42 @@ struct DecodeWarp {
     }
   }
 
-  // A block that is on its way; `at`: the lane that knows of the next one, if there are more.
-  __device__ __forceinline__ void attend_staged(int block, bool partly, bool more, int at) {
+  // A block that is on its way. `at`: the lane that knows of it; next(): makes that the next one, if there are more.
+  template <class Next>
+  __device__ __forceinline__ void attend_staged(int block, bool partly, bool more, const int& at, const Next& next) {
     bool valid = true;
     if (partly) valid = seen_by_some(Kind::main, block * kBlockTokens + lane);
     Scores<Sets> x;
     stage_k.wait(phase, !kTogether);
     if constexpr (is_sparse(Traits::K)) {
       auto words = open_sparse<Traits::K>(w.main.k, stage_k.data, valid);
+      if (turns()) {
+        __syncwarp();
+        fetch_v(at);
+      }
       multiply_queries<T>(queries, words, x);
     } else {
       auto words = open_dense<Traits::K>(w.main.k, stage_k.data, valid);
       multiply_queries<T>(queries, words, x);
       __syncwarp();
-      if (more) fetch_k(at);
+      if (more) fetch_k(next());
     }
     finish_scores(x);
     if (partly) mask_scores(x, Kind::main, block);
     state.template weigh<T>(x, exchange, lane);
-    if (!kTogether) stage_v.wait(phase, more);
+    if (!kTogether || turns()) stage_v.wait(phase, !kTogether && more);
     if constexpr (is_sparse(Traits::V)) {
       auto words = open_sparse<Traits::V>(w.main.v, stage_v.data, valid);
       __syncwarp();
-      if (more) kTogether ? fetch_both(at) : fetch_v(at);
+      if (more) {
+        if (!kTogether) {
+          fetch_v(at);
+        } else if (turns()) {
+          fetch_k(next());
+        } else {
+          fetch_both(next());
+        }
+      }
       multiply_values<T>(words, transpose, exchange.weights(), state);
     } else {
       auto words = open_dense<Traits::V>(w.main.v, stage_v.data, valid);
@@ -255,53 +281,83 @@ struct DecodeWarp {
 
 // ---- items -------------------------------------------------------------------------------------
 
-// Units [begin, end) of the item: this warp's of them.
+// The part of an item that a CTA does: units [begin, end) of it.
+template <int Rows>
+struct Task {
+  Item<Rows> item;
+  SeenBlocks seen;
+  int length, item_begin, units, begin, end;
+
+  // `at`: a unit of the sequence of `place`; `stop`: where the CTA's piece ends.
+  __device__ __forceinline__ Task(const DecodeAttention& w, const Cut& cut, const Place& place, int at, int stop)
+      : seen(seen_blocks(w, w.seq_lens[place.sequence])), length(w.seq_lens[place.sequence]), units(seen.units()) {
+    const int number = (at - place.before) / units;
+    item = Item<Rows>(w, cut.tiles, place.sequence, number);
+    item_begin = place.before + number * units;
+    begin = at - item_begin;
+    end = min(units, stop - item_begin);
+  }
+  __device__ __forceinline__ bool bad(const DecodeAttention& w) const {
+    return bad_length(w, length) || (seen.main_count > 0 && w.main.num_blocks == 0);
+  }
+};
+
 template <class Traits>
-GOSSAMER_INLINE void walk_item(DecodeWarp<Traits>& warp, const Item<Traits::Rows>& item, const SeenBlocks& seen,
-                               int begin, int end) {
-  // Blocks that all rows see whole: from what the last row sees first to what the first row sees last.
-  const int2 first = warp.limits.rows[0][0], last = warp.limits.rows[0][item.rows - 1];
-  const int2 whole = {(last.x + kBlockTokens - 1) / kBlockTokens, max(first.y, 0) / kBlockTokens};
-  warp.walk_main(item.sequence, item.head, seen.main_begin + begin + warp.warp,
-                 seen.main_begin + min(end, seen.main_count), whole);
+GOSSAMER_INLINE void begin_task(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task) {
+  const SeenBlocks& seen = task.seen;
+  warp.poisoned = task.bad(warp.w);
+  if (warp.w.main.num_blocks == 0) return;
+  warp.begin_main(task.item.sequence, task.item.head, seen.main_begin + task.begin + warp.warp,
+                  seen.main_begin + min(task.end, seen.main_count));
+}
+
+// This warp's units.
+template <class Traits>
+GOSSAMER_INLINE void work_on_task(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task) {
+  const Item<Traits::Rows>& item = task.item;
+  const SeenBlocks& seen = task.seen;
+  if (warp.w.main.num_blocks > 0) {
+    // Blocks that all rows see whole: from what the last row sees first to what the first row sees last.
+    const int2 first = warp.limits.rows[0][0], last = warp.limits.rows[0][item.rows - 1];
+    const int2 whole = {(last.x + kBlockTokens - 1) / kBlockTokens, max(first.y, 0) / kBlockTokens};
+    warp.walk_main(item.sequence, item.head, seen.main_begin + task.begin + warp.warp,
+                   seen.main_begin + min(task.end, seen.main_count), whole);
+  }
+  if (seen.dense_count() == 0) return;
   // The dense ones go on where those ended, so that the warps stay level.
-  const int dense_begin = max(begin, seen.main_count);
-  const int turn = (warp.warp + warp.warps - (dense_begin - begin) % warp.warps) % warp.warps;
-  for (int at = dense_begin + turn - seen.main_count; at < min(end - seen.main_count, seen.dense_count());
-       at += warp.warps) {
+  const int dense_begin = max(task.begin, seen.main_count), end = min(task.end - seen.main_count, seen.dense_count());
+  const int turn = (warp.warp + warp.warps - (dense_begin - task.begin) % warp.warps) % warp.warps;
+#pragma unroll 1
+  for (int at = dense_begin + turn - seen.main_count; at < end; at += warp.warps) {
     const bool sink = at < seen.sink_count;
     const int block = sink ? seen.sink_begin + at : seen.recent_begin + at - seen.sink_count;
     warp.attend_dense(item.sequence, item.head, block, sink ? Kind::sink : Kind::recent);
   }
 }
 
-// Merges the warps of the CTA; into the output, or into a piece for merge_kernel.
+// Merges the warps of the CTA, whose results are in their columns; into the output, or a piece for merge_kernel.
 template <class Traits>
-GOSSAMER_INLINE void finish_item(DecodeWarp<Traits>& warp, const Item<Traits::Rows>& item, const Cut& cut,
-                                 const Pieces& pieces, uint8_t* memory, const SharedLayout& shared) {
+GOSSAMER_INLINE void finish_task(const DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task, const Cut& cut,
+                                 const Pieces& pieces, uint8_t* columns, int stride, bool poisoned) {
   constexpr int D = Traits::D;
   using Piece = PartialRows<D, Traits::Rows>;
-  const auto of_warp = [&](int i) {
-    return Piece{reinterpret_cast<float*>(memory + shared.warp_begin + i * shared.warp_bytes)};
-  };
-  store_state(warp.state, warp.lane, of_warp(warp.warp));
-  const bool poisoned = __syncthreads_or(warp.poisoned);
   const Piece mine{cut.partials + static_cast<int64_t>(pieces.slot(blockIdx.x)) * Piece::kFloats};
-  for (int i = threadIdx.x; i < item.rows * D; i += blockDim.x) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < task.item.rows * D; i += blockDim.x) {
     const int row = i / D, channel = i % D;
     Partial p;
     for (int j = 0; j < warp.warps; ++j) {
-      p.add(of_warp(j).top(row), of_warp(j).sum(row), of_warp(j).out(row, channel));
+      const Piece of_warp{reinterpret_cast<float*>(columns + j * stride)};
+      p.add(of_warp.top(row), of_warp.sum(row), of_warp.out(row, channel));
     }
     if (poisoned) p.sum = NAN;
     if (pieces.whole()) {
-      item.template write<typename Traits::T>(warp.w, p, row, channel);
+      task.item.template write<typename Traits::T>(warp.w, p, row, channel);
     } else {
       mine.out(row, channel) = p.out;
       if (channel == 0) mine.top(row) = p.top, mine.sum(row) = p.sum;
     }
   }
-  __syncthreads();
 }
 
 template <class Traits>
@@ -314,39 +370,42 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");  // merge_kernel may take its place as CTAs end; it waits for all
 #endif
+  Place place = find_place(w, cut, [](int share) { return static_cast<int>(blockIdx.x) * share; });
+  int at = blockIdx.x * place.share;
+  const int stop = min(at + place.share, place.total);
+  if (at >= stop) return;
   DecodeWarp<Traits> warp(w, shared, memory, limits);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+  uint8_t* columns = memory + shared.warp_begin + shared.columns;
   const uint32_t queries = shared_address(memory);
-  const int cta = blockIdx.x;
-  Place place = find_place(w, cut, [&](int share) { return cta * share; });
-  const int end = min((cta + 1) * place.share, place.total);
-  for (int at = cta * place.share; at < end;) {
-    const int length = w.seq_lens[place.sequence];
-    SeenBlocks seen = seen_blocks(w, length);
-    const int units = seen.units(), sequence_end = place.before + units * w.kv_heads * cut.tiles;
-    if (at >= sequence_end) {
-      place.before = sequence_end;
-      ++place.sequence;
-      continue;
-    }
-    const int number = (at - place.before) / units, item_begin = place.before + number * units;
-    const int begin = at - item_begin, stop = min(units, end - item_begin);
-    const Item<Traits::Rows> item(w, cut.tiles, place.sequence, number);
-    warp.poisoned = bad_length(w, length) || (seen.main_count > 0 && w.main.num_blocks == 0);
-    if (w.main.num_blocks == 0) seen.main_count = 0;
-    warp.begin_main(item.sequence, item.head, seen.main_begin + begin + warp.warp,
-                    seen.main_begin + min(stop, seen.main_count));
-    limits.set(w, item, length);
-    store_queries<T, Traits::D, Traits::Sets>(queries, item.rows,
-                                              [&](int row) { return item.template input<T>(w, row); });
+  Task<Traits::Rows> task(w, cut, place, at, stop);
+  begin_task(warp, task);
+  for (;;) {
+    limits.set(w, task.item, task.length);
+    store_queries<T, Traits::D, Traits::Sets>(queries, task.item.rows,
+                                              [&](int row) { return task.item.template input<T>(w, row); });
     warp.state.clear();
     __syncthreads();
     warp.queries.load(queries, warp.lane);
-    walk_item(warp, item, seen, begin, stop);
-    finish_item(warp, item, cut, Pieces(item_begin, units, place.share), memory, shared);
-    at = item_begin + stop;
+    work_on_task(warp, task);
+    store_state(
+        warp.state, warp.lane,
+        PartialRows<Traits::D, Traits::Rows>{reinterpret_cast<float*>(columns + warp.warp * shared.warp_bytes)});
+    // The first blocks of the next item come while this one is finished.
+    const Task<Traits::Rows> done = task;
+    const bool wrong = warp.poisoned;
+    at = done.item_begin + done.end;
+    if (at < stop) {
+      for (int units; at >= place.before + (units = units_of(w, cut, place.sequence)); ++place.sequence) {
+        place.before += units;
+      }
+      task = Task<Traits::Rows>(w, cut, place, at, stop);
+      begin_task(warp, task);
+    }
+    const bool poisoned = __syncthreads_or(wrong);
+    finish_task(warp, done, cut, Pieces(done.item_begin, done.units, place.share), columns, shared.warp_bytes,
+                poisoned);
+    if (at >= stop) return;
+    __syncthreads();
   }
 }
 

@@ -79,6 +79,7 @@ template <int Rows>
 struct Item {
   int sequence, head, row_begin, rows;
 
+  Item() = default;
   __device__ __forceinline__ Item(const DecodeAttention& w, int tiles, int sequence, int number)
       : sequence(sequence), head(number / tiles), row_begin(number % tiles * Rows) {
     rows = min(Rows, w.q_len * w.group - row_begin);

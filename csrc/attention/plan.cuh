@@ -64,13 +64,15 @@ GOSSAMER_INLINE int units_of(const DecodeAttention& w, const Cut& cut, int seque
   return seen_blocks(w, w.seq_lens[sequence]).units() * w.kv_heads * cut.tiles;
 }
 
-// The units of a piece. Where all items have the same number, pieces end where items do: beginning another item
-// costs a CTA as much as two or three blocks, so that a few idle CTAs are cheaper.
+// The units of a piece. Where all items have the same number of units, pieces end where items do if that makes them at
+// most 1/16 longer: beginning another item costs a CTA as much as a few blocks for each of its warps.
 GOSSAMER_INLINE int share_of(const Cut& cut, int total, int least_units, int most_units) {
   const int share = max((total + cut.ctas - 1) / cut.ctas, cut.least);
-  if (least_units != most_units || share >= most_units) return share;
-  const int pieces = most_units / share;
-  return (most_units + pieces - 1) / pieces;
+  if (least_units != most_units) return share;
+  const int pieces = max(most_units / share, 1);  // of an item, or items of a piece
+  const int aligned =
+      share < most_units ? (most_units + pieces - 1) / pieces : (share + most_units - 1) / most_units * most_units;
+  return aligned - share <= share / 16 ? aligned : share;
 }
 
 constexpr int kMaxWarps = 16;  // of a CTA

@@ -24,7 +24,7 @@ struct Exchange {
     const int g = lane / 4, t = lane % 4;
     if (lane < 16) store_shared(base + 4 * Sets * 64 + lane * 4, 0);
     write = pinned(base + g / 4 * 64 + t * 16 + g % 4 * 4);
-    read = pinned(base + min(g, 4 * Sets) * 64 + t * 16);
+    read = base + min(g, 4 * Sets) * 64 + t * 16;
   }
   // Of row g: the tokens 8 t + c and 8 t + 4 + c in word c.
   __device__ __forceinline__ uint4 weights() const { return load_shared4(read); }

@@ -91,7 +91,9 @@ struct GlobalWords {
   bool valid;
 
   __device__ __forceinline__ GlobalWords(const uint8_t* block, int lane, bool valid)
-      : lane_values(block + lane * 16), valid(valid) {}
+      : lane_values(block + lane * 16), valid(valid) {
+    asm volatile("" : "+l"(lane_values));  // or else 32 addresses are kept, one for each load
+  }
 
   __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
 #pragma unroll
