@@ -75,10 +75,11 @@ void launch(const DecodeCall& call) {
   Cut cut{};
   cut.tiles = (w.q_len * w.group + Traits::Rows - 1) / Traits::Rows;
   cut.ctas = multiprocessors;
+  cut.warps = warps;
   cut.least = kLeastUnits;
   // Units are counted in 32 bits: a longer sequence would be a wrong one.
   const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
-  w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 31) - 1) / items - 1));
+  w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 31) - 1) / items - 2 * warps));
   const int64_t floats = int64_t{2} * cut.ctas * cuda::PartialRows<Traits::D, Traits::Rows>::kFloats;
   const Tensor partials = empty_contiguous(call.q, {floats}, aoti_torch_dtype_float32());
   cut.partials = static_cast<float*>(partials.mutable_data_ptr());

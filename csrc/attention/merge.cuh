@@ -68,8 +68,8 @@ struct Pieces {
   int begin, end;
   bool shared_begin;
 
-  __device__ __forceinline__ Pieces(int item_begin, int units, int share)
-      : begin(item_begin / share), end((item_begin + units - 1) / share), shared_begin(item_begin % share != 0) {}
+  __device__ __forceinline__ Pieces(int item_begin, int room, int share)
+      : begin(item_begin / share), end((item_begin + room - 1) / share), shared_begin(item_begin % share != 0) {}
   __device__ __forceinline__ bool whole() const { return begin == end; }
   __device__ __forceinline__ int slot(int cta) const { return 2 * cta + (cta == begin && shared_begin); }
 };
@@ -120,9 +120,9 @@ __global__ void __launch_bounds__(kMergeThreads, 1)
   const Place place =
       by_item ? sequence_place(w, cut, j / items) : find_place(w, cut, [&](int share) { return (j + 1) * share - 1; });
   if (!by_item && (j + 1) * place.share >= place.total) return;
-  const int units = seen_blocks(w, w.seq_lens[place.sequence]).units();
-  const int number = by_item ? j % items : ((j + 1) * place.share - 1 - place.before) / units;
-  const Pieces pieces(place.before + number * units, units, place.share);
+  const int room = room_of(cut, seen_blocks(w, w.seq_lens[place.sequence]).units(), place.equal);
+  const int number = by_item ? j % items : ((j + 1) * place.share - 1 - place.before) / room;
+  const Pieces pieces(place.before + number * room, room, place.share);
   if (pieces.whole() || (!by_item && pieces.begin != j)) return;
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -49,29 +49,34 @@ GOSSAMER_INLINE SeenBlocks seen_blocks(const DecodeAttention& w, int length) {
 // How the work is cut; the same for all launches of a kind of call.
 struct Cut {
   int tiles;        // of query rows; the items of a sequence are kv_heads times that
-  int ctas;         // pieces
+  int ctas, warps;  // pieces; warps of a CTA
   int least;        // units below which a piece is not worth a CTA
   float* partials;  // [2 * ctas] results of the first and of the last item of a CTA, where another CTA has a part
 };
 
 // A place in the line of units.
 struct Place {
+  bool equal;            // whether all items have the same number of units
   int share, total;      // units of a piece, of everything
   int sequence, before;  // the sequence that has the unit, and the units before that sequence
 };
 
-GOSSAMER_INLINE int units_of(const DecodeAttention& w, const Cut& cut, int sequence) {
-  return seen_blocks(w, w.seq_lens[sequence]).units() * w.kv_heads * cut.tiles;
+// The room of an item in the line. Among items of unequal length it is larger than the item: an item keeps all warps of
+// a CTA for whole blocks, and beginning it takes about as long as a block.
+GOSSAMER_INLINE int room_of(const Cut& cut, int units, bool equal) {
+  return equal ? units : (units + 2 * cut.warps - 1) / cut.warps * cut.warps;
+}
+GOSSAMER_INLINE int room_of_sequence(const DecodeAttention& w, const Cut& cut, int sequence, bool equal) {
+  return room_of(cut, seen_blocks(w, w.seq_lens[sequence]).units(), equal) * w.kv_heads * cut.tiles;
 }
 
 // The units of a piece. Where all items have the same number of units, pieces end where items do if that makes them at
-// most 1/16 longer: beginning another item costs a CTA as much as a few blocks for each of its warps.
-GOSSAMER_INLINE int share_of(const Cut& cut, int total, int least_units, int most_units) {
+// most 1/16 longer.
+GOSSAMER_INLINE int share_of(const Cut& cut, int total, bool equal, int units) {
   const int share = max((total + cut.ctas - 1) / cut.ctas, cut.least);
-  if (least_units != most_units) return share;
-  const int pieces = max(most_units / share, 1);  // of an item, or items of a piece
-  const int aligned =
-      share < most_units ? (most_units + pieces - 1) / pieces : (share + most_units - 1) / most_units * most_units;
+  if (!equal) return share;
+  const int pieces = max(units / share, 1);  // of an item
+  const int aligned = share < units ? (units + pieces - 1) / pieces : (share + units - 1) / units * units;
   return aligned - share <= share / 16 ? aligned : share;
 }
 
@@ -79,32 +84,33 @@ constexpr int kMaxWarps = 16;  // of a CTA
 
 // Where a sequence begins. All threads of the CTA.
 GOSSAMER_INLINE Place sequence_place(const DecodeAttention& w, const Cut& cut, int sequence) {
-  __shared__ int4 sums[kMaxWarps];
-  const int items = w.kv_heads * cut.tiles;
-  int total = 0, before = 0, least = INT_MAX, most = 0;
+  __shared__ int2 extremes[kMaxWarps], sums[kMaxWarps];
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  int least = INT_MAX, most = 0;
   for (int s = threadIdx.x; s < w.sequences; s += blockDim.x) {
     const int units = seen_blocks(w, w.seq_lens[s]).units();
-    total += units * items;
-    before += s < sequence ? units * items : 0;
     least = min(least, units);
     most = max(most, units);
   }
-  for (int d = 16; d > 0; d /= 2) {
-    total += __shfl_xor_sync(~0u, total, d);
-    before += __shfl_xor_sync(~0u, before, d);
-    least = min(least, __shfl_xor_sync(~0u, least, d));
-    most = max(most, __shfl_xor_sync(~0u, most, d));
-  }
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = {total, before, least, most};
+  least = __reduce_min_sync(~0u, least);
+  most = __reduce_max_sync(~0u, most);
+  if (threadIdx.x % 32 == 0) extremes[warp] = {least, most};
   __syncthreads();
-  Place place{0, 0, sequence, 0};
-  for (int i = 0; i < blockDim.x / 32; ++i) {
-    place.total += sums[i].x;
-    place.before += sums[i].y;
-    least = min(least, sums[i].z);
-    most = max(most, sums[i].w);
+  for (int i = 0; i < warps; ++i) least = min(least, extremes[i].x), most = max(most, extremes[i].y);
+
+  Place place{least == most, 0, 0, sequence, 0};
+  int total = 0, before = 0;
+  for (int s = threadIdx.x; s < w.sequences; s += blockDim.x) {
+    const int room = room_of_sequence(w, cut, s, place.equal);
+    total += room;
+    before += s < sequence ? room : 0;
   }
-  place.share = share_of(cut, place.total, least, most);
+  total = __reduce_add_sync(~0u, total);
+  before = __reduce_add_sync(~0u, before);
+  if (threadIdx.x % 32 == 0) sums[warp] = {total, before};
+  __syncthreads();
+  for (int i = 0; i < warps; ++i) place.total += sums[i].x, place.before += sums[i].y;
+  place.share = share_of(cut, place.total, place.equal, most);
   return place;
 }
 
@@ -117,8 +123,9 @@ GOSSAMER_INLINE Place find_place(const DecodeAttention& w, const Cut& cut, const
   const int target = unit(place.share);
   int base = 0;
   for (int start = 0; start < w.sequences && base <= target; start += blockDim.x) {
-    const int s = start + static_cast<int>(threadIdx.x), units = s < w.sequences ? units_of(w, cut, s) : 0;
-    int upto = units;
+    const int s = start + static_cast<int>(threadIdx.x);
+    const int room = s < w.sequences ? room_of_sequence(w, cut, s, place.equal) : 0;
+    int upto = room;
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(~0u, upto, d);
       if (lane >= d) upto += other;
@@ -130,7 +137,7 @@ GOSSAMER_INLINE Place find_place(const DecodeAttention& w, const Cut& cut, const
       if (i < warp) upto += sums[i];
       base += sums[i];
     }
-    if (upto - units <= target && target < upto) found[0] = s, found[1] = upto - units;
+    if (upto - room <= target && target < upto) found[0] = s, found[1] = upto - room;
     __syncthreads();
   }
   place.sequence = found[0];
