@@ -133,7 +133,8 @@ def mustafar(records: list[Record], file: Path = MUSTAFAR) -> str:
         for percent, keep in MUSTAFAR_KEEP.items():
             theirs = float(line[f"ms_{percent}"])
             ours = points.ours(DecodeCase(*shape, k=Stored(keep)))
-            ratio = NOTHING if ours is None else f"{theirs / ours.median_ms:.0f}x"
+            times = NOTHING if ours is None else theirs / ours.median_ms
+            ratio = times if isinstance(times, str) else f"{times:.{1 if times < 10 else 0}f}x"
             cells += [f"{theirs:.3g} ms", ms(ours), ratio]
         rows.append(cells)
     columns = [*SHAPE]
