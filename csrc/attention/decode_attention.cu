@@ -55,9 +55,18 @@ void launch_merge(const DecodeAttention& w, const Cut& cut, cudaStream_t stream)
   cudaLaunchKernelEx(&config, cuda::merge_kernel<typename Traits::T, Traits::D, Traits::Rows>, w, cut);
 }
 
+// Bytes from the first block of a pool to the last.
+int64_t span(const DecodeAttention& w, int64_t block_stride, int64_t head_stride) {
+  return (w.main.num_blocks - 1) * block_stride + (w.kv_heads - 1) * head_stride;
+}
+
 template <class Traits>
 void launch(const DecodeCall& call) {
   DecodeAttention w = call.work;
+  constexpr int64_t kReach = int64_t{cuda::kOffsetUnit} << 32;  // 64 GiB
+  STD_TORCH_CHECK(span(w, w.main.k_block_stride, w.main.k_head_stride) < kReach &&
+                      span(w, w.main.v_block_stride, w.main.v_head_stride) < kReach,
+                  "decode_attention: k_blocks or v_blocks span more than 64 GiB");
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   // Less what the kernel has of its own.
   const int room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024;
