@@ -40,7 +40,7 @@ def _probed(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """`call`, after it has worked once."""
     try:
         call()
-    except (RuntimeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, ValueError) as error:
         raise PeerUnavailableError(_first_line(error)) from error
     return call
 
