@@ -8,6 +8,8 @@ from benchmarks import (
     kv_append,
     kv_pack,
     kv_unpack,
+    rope,
+    silu_mul,
 )
 from gossamer.bench.suite import main
 
@@ -15,6 +17,8 @@ SUITES = (
     element_wise_mul_add.SUITE,
     fused_add_gelu.SUITE,
     fused_residual_rmsnorm.SUITE,
+    rope.SUITE,
+    silu_mul.SUITE,
     kv_append.SUITE,
     kv_pack.SUITE,
     kv_unpack.SUITE,

@@ -2,9 +2,11 @@
 #include "attention/decode_attention.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
+#include "elementwise/silu_mul.h"
 #include "kv/kv_pack.h"
 #include "kv/kv_unpack.h"
 #include "norm/fused_residual_rmsnorm.h"
+#include "rope/rope.h"
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("decode_attention", TORCH_BOX(&gossamer::decode_attention_cuda));
@@ -14,4 +16,6 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cuda));
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cuda));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cuda));
+  m.impl("rope", TORCH_BOX(&gossamer::rope_cuda));
+  m.impl("silu_mul", TORCH_BOX(&gossamer::silu_mul_cuda));
 }

@@ -14,6 +14,8 @@ from gossamer.ops.kv_block import BlockFormat
 from gossamer.ops.kv_pack import kv_pack
 from gossamer.ops.kv_unpack import kv_unpack
 from gossamer.ops.registry import OPS, Op
+from gossamer.ops.rope import rope
+from gossamer.ops.silu_mul import silu_mul
 
 __all__ = [
     "BACKENDS",
@@ -29,5 +31,7 @@ __all__ = [
     "kv_append",
     "kv_pack",
     "kv_unpack",
+    "rope",
+    "silu_mul",
     "use_backend",
 ]

@@ -7,7 +7,7 @@ from torch import Tensor
 from gossamer import ops
 from gossamer.ops import OPS, element_wise_mul_add, fused_add_gelu, fused_residual_rmsnorm
 from gossamer.ops.registry import flat
-from tests.ops.spec import spec_of, specified
+from tests.ops.spec import example, spec_of, specified
 
 pytestmark = pytest.mark.gpu
 GPU_BACKENDS = ["triton", "cuda"]
@@ -41,7 +41,7 @@ def test_replays_in_a_cuda_graph(name, backend):
     with torch.cuda.graph(graph):
         got = getattr(ops, name)(*args, backend=backend)
     for a in args:
-        if isinstance(a, Tensor):
+        if isinstance(a, Tensor) and a.is_floating_point():  # other numbers mean something
             a.copy_(make(*a.shape))
     graph.replay()
     torch.cuda.synchronize()
@@ -89,7 +89,7 @@ def test_a_dimension_of_2_32_rows():
     assert got[[0, 1 << 31, -1]].tolist() == [[2 * i + 1 for i in range(8)]] * 3
 
 
-@pytest.mark.parametrize("name", specified())
+@pytest.mark.parametrize("name", [name for name in specified() if len(example(name)) > 1])
 def test_arguments_on_different_devices(name):
     args = next(spec_of(name).inputs((3, 8), lambda *s: torch.randn(s, device="cuda")))
     with pytest.raises(ValueError, match="is on cpu; must be on cuda:0"):

@@ -1,0 +1,60 @@
+"""rope against eager PyTorch, on the queries and keys of a fused projection."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+
+
+def _eager(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """As models have it: lines gathered, cast to the dtype, and the turned copy added."""
+    c, s = (table[positions].to(x.dtype).unsqueeze(1) for table in (cos, sin))
+    if interleaved:
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * c - b * s, b * c + a * s), dim=-1).flatten(-2)
+    a, b = x.chunk(2, dim=-1)
+    c, s = torch.cat((c, c), dim=-1), torch.cat((s, s), dim=-1)
+    return x * c + torch.cat((-b, a), dim=-1) * s
+
+
+def _case(shape: tuple[int, int, int], value_heads: int, interleaved: bool) -> Case:
+    tokens, heads, head_dim = shape
+
+    def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor, bool]:
+        qkv = torch.randn(tokens, heads + value_heads, head_dim, dtype=dtype, device=device)
+        rates = 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
+        angles = torch.outer(torch.arange(max(tokens, 4096), device=device), rates)
+        positions = torch.arange(angles.shape[0] - tokens, angles.shape[0], device=device)
+        return qkv[:, :heads], positions, angles.cos(), angles.sin(), interleaved
+
+    return Case(
+        shape=shape,
+        make_args=make_args,
+        peers={"eager": _eager},
+        # x read and written; a position, and head_dim / 2 of cos and of sin in float32, per token
+        bytes=lambda x, *_: 2 * tensor_bytes(x) + tokens * (8 + 4 * head_dim),
+        flops=3 * torch.Size(shape).numel(),
+        variant="interleaved" if interleaved else "",
+    )
+
+
+def _cases(device: str, quick: bool) -> Iterator[Case]:
+    if quick:
+        yield _case((32, 40, 128), 8, interleaved=False)
+        return
+    # Llama-3-8B, from a decode step to a long prompt; on a CPU also SmolLM2-135M.
+    small, most = ([(1, 12, 64)], 2048) if device == "cpu" else ([], 16_384)
+    llama = [(tokens, 40, 128) for tokens in (1, 32, 2048, 16_384) if tokens <= most]
+    for shape in small:
+        yield _case(shape, 3, interleaved=False)
+    for shape in llama:
+        yield _case(shape, 8, interleaved=False)
+    yield _case((2048, 40, 128), 8, interleaved=True)
+
+
+SUITE = Suite("rope", _cases)
+
+if __name__ == "__main__":
+    main(SUITE)
