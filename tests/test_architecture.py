@@ -13,7 +13,8 @@ FLOORS = [
     {"native", "kernels"},
     {"ops"},
     {"bench", "kv"},
-    {"diagnosis", "integrations"},
+    {"diagnosis", "integrations", "models"},
+    {"engine"},
     {"cli"},
 ]
 

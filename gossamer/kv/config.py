@@ -67,25 +67,28 @@ class KVConfig:
                 )
 
     @classmethod
-    def parse(cls, spec: str) -> Self:
-        """The config that `spec` names. Raises ValueError: what is wrong, and what is valid."""
+    def parse(cls, spec: str, *, dense: str = "fp16", sparse: str = "fp16") -> Self:
+        """The config that `spec` names. Raises ValueError: what is wrong, and what is valid.
+
+        dense, sparse: the types of layouts that name none.
+        """
         head, _, rest = spec.strip().partition(",")
         try:
             if head == "dense" or head.startswith("dense:"):
-                sides = [parse_layout(head)] * 2
+                sides = [parse_layout(head, dense, sparse)] * 2
                 pairs = _pairs(rest, [k for k in COMMON_KEYS if k not in ("k", "v")])
             elif head.startswith("sparse:"):
                 pairs = _pairs(
                     spec.strip().removeprefix("sparse:"), [*COMMON_KEYS, "values", "scales"]
                 )
-                values, scales = parse_type(pairs.get("values", "fp16"))
+                values, scales = parse_type(pairs.get("values", sparse))
                 if scales is not None and "scales" in pairs:
                     raise ValueError("scales are there twice, after @ and as scales=")
                 scales = pairs.get("scales", scales)
                 sides = [Sparse(parse_keep(_required(pairs, s)), values, scales) for s in "kv"]
             else:
                 pairs = _pairs(spec.strip(), COMMON_KEYS)
-                sides = [parse_layout(_required(pairs, s)) for s in "kv"]
+                sides = [parse_layout(_required(pairs, s), dense, sparse) for s in "kv"]
             k, v = (
                 Side(
                     layout,

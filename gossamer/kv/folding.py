@@ -124,20 +124,31 @@ def _require_separate(layers: list[Any]) -> None:
                 owners[place] = this
 
 
+def turn_values(tensor: Tensor, basis: Tensor) -> Tensor:
+    """V's weight [Hk * D, hidden] or bias [Hk * D], turned into the basis [Hk, D, D]; float64."""
+    u = basis.to(tensor.device, torch.float64)
+    rows = tensor.to(torch.float64).reshape(*u.shape[:2], -1)
+    return (u.mT @ rows).reshape(tensor.shape)
+
+
+def turn_output(weight: Tensor, basis: Tensor) -> Tensor:
+    """The output projection's weight [hidden, Hq * D] for V in the basis [Hk, D, D]; float64.
+
+    The output's own bias never meets V.
+    """
+    kv_heads, head_dim = basis.shape[:2]
+    # [hidden, KV head, its query heads, head_dim]
+    columns = weight.to(torch.float64).reshape(weight.shape[0], kv_heads, -1, head_dim)
+    u = basis.to(weight.device, torch.float64)
+    return torch.einsum("nhgd,hdc->nhgc", columns, u).reshape(weight.shape)
+
+
 def _fold(layer: Any, basis: Tensor) -> None:
     value, output = layer.v_proj, layer.o_proj
-    kv_heads, head_dim = basis.shape[:2]
-    u = basis.to(value.weight.device, torch.float64)
-    rows = value.weight.to(torch.float64).reshape(kv_heads, head_dim, -1)
-    value.weight.copy_((u.mT @ rows).reshape(value.weight.shape))
+    value.weight.copy_(turn_values(value.weight, basis))
     if value.bias is not None:
-        bias = value.bias.to(torch.float64).reshape(kv_heads, head_dim, 1)
-        value.bias.copy_((u.mT @ bias).reshape(value.bias.shape))
-    # [hidden, KV head, its query heads, head_dim]; the output's own bias never meets V.
-    wide = output.weight.to(torch.float64)
-    columns = wide.reshape(wide.shape[0], kv_heads, -1, head_dim)
-    turned = torch.einsum("nhgd,hdc->nhgc", columns, u.to(wide.device))
-    output.weight.copy_(turned.reshape(wide.shape))
+        value.bias.copy_(turn_values(value.bias, basis))
+    output.weight.copy_(turn_output(output.weight, basis))
 
 
 def _shape(layers: list[Any]) -> KVShape:

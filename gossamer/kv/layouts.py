@@ -124,15 +124,15 @@ class Side:
         return 0.0 if fmt.keep is None else 1 - fmt.keep / fmt.head_dim
 
 
-def parse_layout(text: str) -> Layout:
-    """See GRAMMAR. Raises ValueError."""
+def parse_layout(text: str, dense: str = "fp16", sparse: str = "fp16") -> Layout:
+    """See GRAMMAR; dense and sparse are the types where it names none. Raises ValueError."""
     kind, *words = text.split(":")
     one_of("layout", kind, ("dense", "sparse"))
     if len(words) > (2 if kind == "sparse" else 1) or (kind == "sparse" and not words):
         raise ValueError(f"layout is {text!r}; must be {GRAMMAR}")
     if kind == "dense":
-        return Dense(*parse_type(words[0])) if words else Dense()
-    return Sparse(parse_keep(words[0]), *(parse_type(words[1]) if len(words) > 1 else ()))
+        return Dense(*parse_type(words[0] if words else dense))
+    return Sparse(parse_keep(words[0]), *parse_type(words[1] if len(words) > 1 else sparse))
 
 
 def parse_keep(text: str) -> int | float:

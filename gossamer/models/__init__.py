@@ -1,0 +1,21 @@
+"""Models: where their weights come from, and the one decoder that computes them."""
+
+from gossamer.models.config import ModelConfig
+from gossamer.models.decoder import Attend, Decoder
+from gossamer.models.embedded import EMBEDDED
+from gossamer.models.loading import load_decoder, source_fingerprint
+from gossamer.models.opening import open_model
+from gossamer.models.shard import Shard
+from gossamer.models.source import Source
+
+__all__ = [
+    "EMBEDDED",
+    "Attend",
+    "Decoder",
+    "ModelConfig",
+    "Shard",
+    "Source",
+    "load_decoder",
+    "open_model",
+    "source_fingerprint",
+]

@@ -1,0 +1,169 @@
+"""Streams a source's tensors into the fused weights of a decoder, or of one shard of it."""
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.folding import turn_output, turn_values
+from gossamer.models.config import ModelConfig
+from gossamer.models.decoder import Decoder
+from gossamer.models.layout import EMBEDDING, HEAD, NORM, layer_name, tensor_shapes
+from gossamer.models.shard import Shard
+from gossamer.models.source import Source
+from gossamer.models.weights import LayerWeights, Weights
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+HARMLESS = re.compile(r"(^|\.)rotary_emb\.(inv_freq|(cos|sin)_cached)$")  # computed from the config
+LISTED = 4  # names in an error message
+
+# Where a tensor goes: into which memory (None: this rank has no use for it), and the dimension
+# along which ranks share it (None: each has all of it).
+Place = tuple[Tensor | None, int | None]
+
+
+@torch.no_grad()
+def load_decoder(
+    source: Source,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    max_len: int,
+    shard: Shard | None = None,
+    v_basis: Tensor | None = None,
+) -> Decoder:
+    """A decoder with the source's weights, rounded to dtype, for positions below max_len.
+
+    v_basis: [layers, kv_heads, D, D], orthogonal; folded into the V and output projections in
+    float64 before they are rounded, see gossamer.kv.folding. Raises ValueError for other dtypes
+    and shapes, for a shard that does not divide the model, and for tensors that are missing,
+    unexpected, there twice or of another shape, naming them.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype}; must be float32, float16 or bfloat16")
+    config, shard, device = source.config, shard or Shard(), torch.device(device)
+    if v_basis is not None:
+        expected = (config.layers, config.kv_heads, config.head_dim, config.head_dim)
+        if tuple(v_basis.shape) != expected:
+            raise ValueError(f"v_basis is {list(v_basis.shape)}; must be {list(expected)}")
+    weights = Weights.empty(config, shard, dtype, device)
+    try:
+        _fill(weights, source, shard, v_basis)
+    except ValueError as error:
+        raise ValueError(f"{source.name}: {error}") from None
+    return Decoder(config, weights, max_len=max_len, shard=shard)
+
+
+def source_fingerprint(source: Source) -> Fingerprint:
+    """What gossamer.kv.folding.fingerprint says of the same model; ValueError if K or V is missing.
+
+    Reads the K and V projections only.
+    """
+
+    def projections(part: str) -> Iterator[Tensor]:
+        for layer in range(source.config.layers):
+            name = layer_name(layer, f"self_attn.{part}.weight")
+            found = next(source.tensors([name]), None)
+            if found is None:
+                raise ValueError(f"{source.name}: {name} is missing")
+            yield found[1]
+
+    return Fingerprint.of(source.config.kv_shape, projections("k_proj"), projections("v_proj"))
+
+
+def _fill(weights: Weights, source: Source, shard: Shard, v_basis: Tensor | None) -> None:
+    """Every tensor into its place; ValueError unless each comes exactly once in its shape."""
+    config, like = source.config, weights.embedding
+    shapes, places = tensor_shapes(config), _places(config, weights, shard)
+    missing, unexpected = dict.fromkeys(shapes), []
+    tied_head = None
+    for name, tensor in source.tensors(dtype=like.dtype, device=like.device):
+        if name == HEAD and config.tied:
+            tied_head = tensor
+        elif name not in shapes:
+            unexpected += [] if HARMLESS.search(name) else [name]
+        else:
+            _check(name, tensor, shapes[name], already=name not in missing)
+            del missing[name]
+            memory, dim = places[name]
+            if memory is not None:
+                memory.copy_(shard.part(_folded(name, tensor, v_basis, like.device), dim))
+    if missing:
+        raise ValueError(f"tensors are missing: {_some(list(missing))}")
+    if unexpected:
+        raise ValueError(f"tensors that its config has no place for: {_some(unexpected)}")
+    if tied_head is not None and not _same(tied_head, weights.embedding):
+        raise ValueError(f"{HEAD} is not {EMBEDDING}, and its config says that they are tied")
+
+
+def _places(config: ModelConfig, weights: Weights, shard: Shard) -> dict[str, Place]:
+    """Where each tensor goes, by its full name."""
+    places: dict[str, Place] = {
+        EMBEDDING: (weights.embedding, None),
+        NORM: (weights.norm, None),
+        HEAD: (weights.head, None),
+    }
+    for index, layer in enumerate(weights.layers):
+        for part, place in _layer_places(config, layer, shard).items():
+            places[layer_name(index, part)] = place
+    return places
+
+
+def _layer_places(config: ModelConfig, layer: LayerWeights, shard: Shard) -> dict[str, Place]:
+    queries, keys = config.query_heads // shard.size, config.kv_heads // shard.size
+    qkv = [heads * config.head_dim for heads in (queries, keys, keys)]
+    gate_up = [config.intermediate_size // shard.size] * 2
+    places: dict[str, Place] = {
+        "input_layernorm.weight": (layer.attention_norm, None),
+        "post_attention_layernorm.weight": (layer.mlp_norm, None),
+        "self_attn.o_proj.weight": (layer.o, 1),
+        "self_attn.o_proj.bias": (layer.o_bias, None),
+        "mlp.down_proj.weight": (layer.down, 1),
+        "mlp.down_proj.bias": (layer.down_bias, None),
+    }
+    fused = (
+        ("self_attn", "qkv", qkv, layer.qkv, layer.qkv_bias),
+        ("mlp", ("gate", "up"), gate_up, layer.gate_up, layer.gate_up_bias),
+    )
+    for owner, names, rows, weight, bias in fused:
+        for kind, memory in (("weight", weight), ("bias", bias)):
+            if memory is not None:
+                for name, part in zip(names, memory.split(rows), strict=True):
+                    places[f"{owner}.{name}_proj.{kind}"] = (part, 0)
+    if layer.qk_norm is not None:  # copied once per head
+        places["self_attn.q_norm.weight"] = (layer.qk_norm[:queries], None)
+        places["self_attn.k_norm.weight"] = (layer.qk_norm[queries:], None)
+    return places
+
+
+def _folded(name: str, tensor: Tensor, v_basis: Tensor | None, device: torch.device) -> Tensor:
+    """V and output projections in V's basis, the others as they are."""
+    if v_basis is None or not re.search(r"self_attn\.(v_proj\.|o_proj\.weight)", name):
+        return tensor
+    basis = v_basis[int(name.split(".")[2])]
+    turn = turn_values if "v_proj" in name else turn_output
+    return turn(tensor.to(device), basis)
+
+
+def _check(name: str, tensor: Tensor, shape: tuple[int, ...], already: bool) -> None:
+    if already:
+        raise ValueError(f"{name} is there twice")
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} is {list(tensor.shape)}; must be {list(shape)}")
+    if tensor.dtype not in (*DTYPES, torch.float64):
+        raise ValueError(
+            f"{name} is of {tensor.dtype}; must be float64, float32, float16 or bfloat16"
+        )
+
+
+def _same(tensor: Tensor, memory: Tensor) -> bool:
+    return tensor.shape == memory.shape and torch.equal(
+        tensor.to(memory.device, memory.dtype), memory
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(sorted(names)[:LISTED]) + more
