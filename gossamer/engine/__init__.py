@@ -1,0 +1,19 @@
+"""The engine: continuous batching over a paged, compressed KV cache."""
+
+from gossamer.engine.config import EngineConfig
+from gossamer.engine.engine import Engine
+from gossamer.engine.llm import LLM
+from gossamer.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobs, Usage
+from gossamer.engine.sampling_params import SamplingParams
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Delta",
+    "Engine",
+    "EngineConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "TokenLogprobs",
+    "Usage",
+]

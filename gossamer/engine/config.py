@@ -1,0 +1,98 @@
+"""The options of an engine."""
+
+import re
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import torch
+
+from gossamer.kv import KVConfig
+from gossamer.ops.checks import one_of
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Raises TypeError for unknown options and ValueError for values out of range.
+
+    kv: a spec (see gossamer.kv.config) or a KVConfig. dtype: float32, float16, bfloat16 or auto
+    (the checkpoint's on a GPU, float32 on a CPU). device: cpu, cuda, cuda:1, ... or auto.
+    max_model_len: the longest sequence, prompt and output; None for what model and memory allow.
+    kv_memory: bytes or "40GB", "2GiB"; None for nine tenths of what is free on a GPU, 2 GiB on a
+    CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a file made by
+    `gossamer calibrate`, for bases and weighted ranks. enforce_eager: no CUDA graphs.
+    """
+
+    model: str | PathLike[str]
+    kv: str | KVConfig = "dense"
+    dtype: str | torch.dtype = "auto"
+    device: str = "auto"
+    max_model_len: int | None = None
+    kv_memory: int | str | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    tensor_parallel_size: int = 1
+    calibration: str | PathLike[str] | None = None
+    seed: int = 0
+    enforce_eager: bool = False
+    prefix_caching: bool = True
+    random_weights: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "tensor_parallel_size"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("max_num_batched_tokens", self.max_num_batched_tokens, BLOCK_TOKENS)
+        _at_least("seed", self.seed, 0)
+        if self.max_model_len is not None:
+            _at_least("max_model_len", self.max_model_len, 2)
+        if isinstance(self.dtype, str):
+            one_of("dtype", self.dtype, ("auto", *DTYPES))
+        else:
+            one_of("dtype", str(self.dtype).removeprefix("torch."), DTYPES)
+        if self.kv_memory is not None:
+            parse_bytes("kv_memory", self.kv_memory)
+
+    def resolved_device(self) -> torch.device:
+        """Raises ValueError for a device that is not there."""
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(f"device {self.device!r} cannot be used: {reason}") from None
+        if str(device) == "cuda":  # without a number
+            device = torch.device("cuda", torch.cuda.current_device())
+        return device
+
+    def resolved_dtype(self, device: torch.device, checkpoint: str | None) -> torch.dtype:
+        """The type to compute in; `checkpoint` is what the weights are kept in, if known."""
+        if isinstance(self.dtype, torch.dtype):
+            return self.dtype
+        if self.dtype != "auto":
+            return DTYPES[self.dtype]
+        if device.type == "cpu":
+            return torch.float32
+        return DTYPES.get(checkpoint or "bfloat16", torch.bfloat16)
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """`40GB`, `2GiB`, `512 MB` or a number of bytes. Raises ValueError."""
+    number: Any = value
+    if isinstance(value, str):
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?((?:[KMG]I?)?B)?", value.strip().upper())
+        number = int(float(match[1]) * UNITS[match[2] or "B"]) if match else None
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{name} is {value!r}; must be positive bytes, like 2GiB or 40GB")
+    return number
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} is {value!r}; must be an integer of at least {least}")

@@ -1,0 +1,188 @@
+"""The engine: requests in, steps, increments of outputs out. `LLM` is the convenient front."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import Any
+
+from gossamer.engine.block_manager import BlockManager
+from gossamer.engine.build import Built
+from gossamer.engine.config import EngineConfig
+from gossamer.engine.executor import Executor
+from gossamer.engine.outputs import Delta, RequestOutput
+from gossamer.engine.request import Completion, Request
+from gossamer.engine.sampler import sample
+from gossamer.engine.sampling_params import SamplingParams
+from gossamer.engine.scheduler import Schedule, Scheduler
+from gossamer.engine.sequence import Sequence
+from gossamer.kv import KVConfig
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+
+@dataclass
+class Stats:
+    """Counts since the start. prompt_tokens: computed in chunks, also again after preemption."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+
+
+class Engine:
+    """Continuous batching over one executor. Not for several threads at once."""
+
+    def __init__(self, options: EngineConfig, built: Built, executor: Executor, tokenizer: Any):
+        self.options, self.built, self.tokenizer = options, built, tokenizer
+        self.executor = executor
+        self.stats = Stats()
+        size, rule = built.size, built.rule
+        self.manager = BlockManager(
+            rule, size.stored_pages, size.dense_pages, built.root, options.prefix_caching
+        )
+        self.scheduler = Scheduler(
+            self.manager, options.max_num_seqs, options.max_num_batched_tokens
+        )
+        self.requests: dict[str, Request] = {}
+        self._numbers = itertools.count()
+
+    # ---- requests -----------------------------------------------------------------------
+
+    def add_request(
+        self,
+        prompt_ids: Tokens[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        prompt: str | None = None,
+    ) -> str:
+        """Queue a request; returns its id. ValueError for a prompt that cannot be served."""
+        params = params or SamplingParams()
+        number = next(self._numbers)
+        request_id = f"request-{number}" if request_id is None else request_id
+        if request_id in self.requests:
+            raise ValueError(f"request_id is {request_id!r}, which is running; must be a new one")
+        ids = self._checked(prompt_ids)
+        if params.stop and self.tokenizer is None:
+            raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
+        request = Request(RequestOutput(request_id, prompt, list(ids), []))
+        for index in range(params.n):
+            # Without a seed of its own, what a request samples depends on when it came, no more.
+            base = (self.options.seed, number) if params.seed is None else (params.seed,)
+            seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index))
+            eos = self.built.source.config.eos_ids
+            request.start(seq, self.tokenizer, eos, self.built.max_model_len)
+            self.scheduler.add(seq)
+        self.requests[request_id] = request
+        return request_id
+
+    def _checked(self, prompt_ids: Tokens[int]) -> tuple[int, ...]:
+        ids, longest = tuple(prompt_ids), self.built.max_model_len - 1
+        if not ids:
+            raise ValueError("the prompt is empty; must have at least one token")
+        if self.built.rule.whole_prompts:
+            longest = min(longest, self.options.max_num_batched_tokens)
+        if len(ids) > longest:
+            raise ValueError(f"the prompt has {len(ids)} tokens; must have 1 to {longest}")
+        vocab = self.built.source.config.vocab_size
+        for token in ids:
+            if type(token) is not int or not 0 <= token < vocab:
+                raise ValueError(f"a token id is {token!r}; must be an integer 0 to {vocab - 1}")
+        return ids
+
+    def abort(self, request_id: str) -> list[Delta]:
+        """End a request now; nothing for one that is not running (any more)."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return []
+        return [self._end(c, c.end("abort")) for c in list(request.running.values())]
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything left to do."""
+        return len(self.scheduler) > 0
+
+    # ---- steps --------------------------------------------------------------------------
+
+    def step(self) -> list[Delta]:
+        """Compute one batch; what it added to outputs. Nothing when there is nothing to do.
+
+        An error of the executor is raised after the requests of this step have been ended with it,
+        so that nothing leaks and others can go on if the executor can.
+        """
+        schedule = self.scheduler.schedule()
+        if schedule is None:
+            return []
+        sampling = [chunk for chunk in schedule.chunks if chunk.samples]
+        completions = [self.requests[c.seq.request_id].running[c.seq] for c in sampling]
+        try:
+            logits = self.executor.run(schedule.input)
+            sampled = sample(logits, [completion.row for completion in completions])
+        except BaseException as error:
+            self._fail(schedule, error)
+            raise
+        self.scheduler.commit(schedule)
+        self._count(schedule, len(completions))
+        deltas = [c.take(token) for c, token in zip(completions, sampled, strict=True)]
+        for completion, delta in zip(completions, deltas, strict=True):
+            if delta.finish_reason is not None:
+                self._end(completion, delta)
+        return deltas
+
+    def _end(self, completion: Completion, delta: Delta) -> Delta:
+        seq = completion.seq
+        self.scheduler.finish(seq)
+        request = self.requests[seq.request_id]
+        if seq.index == 0:
+            request.output.cached_tokens = seq.cached
+        del request.running[seq]
+        if not request.running:
+            del self.requests[seq.request_id]
+        return delta
+
+    def _fail(self, schedule: Schedule, error: BaseException) -> None:
+        self.scheduler.cancel(schedule)
+        words = f"{type(error).__name__}: {error}"
+        for chunk in schedule.chunks:
+            completion = self.requests[chunk.seq.request_id].running[chunk.seq]
+            self._end(completion, completion.end("error", error=words))
+
+    def _count(self, schedule: Schedule, sampled: int) -> None:
+        self.stats.steps += 1
+        self.stats.output_tokens += sampled
+        self.stats.prompt_tokens += sum(len(c) for c in schedule.chunks if len(c) > 1)
+        self.stats.cached_tokens = self.scheduler.cached_tokens
+        self.stats.preemptions = self.scheduler.preemptions
+
+    # ---- memory -------------------------------------------------------------------------
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the pages in use."""
+        size = self.built.size
+        stored = self.manager.stored.in_use * size.stored_bytes
+        return stored + self.manager.dense.in_use * size.dense_bytes
+
+    @property
+    def kv_bytes_dense(self) -> int:
+        """What the same tokens would take in a plain cache."""
+        blocks = sum(-(-seq.computed // BLOCK_TOKENS) for seq in self.scheduler)
+        return blocks * self.built.size.dense_bytes
+
+    @property
+    def kv(self) -> KVConfig:
+        return self.built.kv
+
+    def close(self) -> None:
+        """Abort what is running and end the executor's processes."""
+        for request_id in list(self.requests):
+            self.abort(request_id)
+        self.executor.close()
+
+
+def _mixed_seed(*parts: int) -> int:
+    """64 bits, signed, of any integers."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

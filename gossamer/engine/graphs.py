@@ -1,0 +1,70 @@
+"""Decode steps as CUDA graphs: one per batch size, captured when it is first needed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Token ids, positions and table rows [3, batch] -> logits [batch, vocab], or hidden states on the
+# ranks that compute no logits.
+Forward = Callable[[Tensor], Tensor]
+
+WARM_UPS = 2  # libraries choose kernels and allocate in the first calls, which a capture must not
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    numbers: Tensor
+    output: Tensor
+
+
+class DecodeGraphs:
+    """Replays `forward` for batches of single tokens; smaller batches are filled with padding.
+
+    padding: the table row of tokens that are not there.
+    """
+
+    def __init__(self, forward: Forward, device: torch.device, padding: int) -> None:
+        self._forward, self._device, self._padding = forward, device, padding
+        self._graphs: dict[int, _Graph] = {}
+        self._pool: Any = None  # graphs never run at once, so they share memory
+
+    def run(self, ids: list[int], positions: list[int], rows: list[int]) -> Tensor:
+        """The outputs of the batch; valid until the next call."""
+        size = captured_size(len(ids))
+        rest = size - len(ids)
+        numbers = torch.tensor(
+            [ids + [0] * rest, positions + [0] * rest, rows + [self._padding] * rest]
+        ).pin_memory()
+        if size not in self._graphs:
+            self._graphs[size] = self._capture(numbers.to(self._device))
+        captured = self._graphs[size]
+        captured.numbers.copy_(numbers, non_blocking=True)
+        captured.graph.replay()
+        return captured.output[: len(ids)]
+
+    def _capture(self, numbers: Tensor) -> _Graph:
+        """Of a batch as large as `numbers`. The warm-ups compute that batch, which does no harm:
+        the replay writes the same K and V to the same places."""
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._forward(numbers)
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = self._forward(numbers)
+        self._pool = self._pool or graph.pool()
+        return _Graph(graph, numbers, output)
+
+
+def captured_size(batch: int) -> int:
+    """The batch sizes that have graphs: 1, 2, 4, 8, then multiples of 8, from 64 on of 32."""
+    if batch <= 8:
+        return 1 << (batch - 1).bit_length()
+    step = 8 if batch <= 64 else 32
+    return -(-batch // step) * step

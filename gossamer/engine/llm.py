@@ -1,0 +1,142 @@
+"""`LLM`: load a model, generate text."""
+
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from typing import Any, Self
+
+from gossamer.engine.build import Built, build
+from gossamer.engine.config import EngineConfig
+from gossamer.engine.engine import Engine
+from gossamer.engine.executor import Executor, LocalExecutor
+from gossamer.engine.outputs import Delta, RequestOutput
+from gossamer.engine.parallel import ParallelExecutor
+from gossamer.engine.progress import Progress
+from gossamer.engine.prompts import Chat, Prompt, encode, split
+from gossamer.engine.sampling_params import SamplingParams
+
+
+class LLM:
+    """A model with its cache, ready to generate. Options: see EngineConfig.
+
+    >>> llm = LLM("smollm2", kv="sparse:k=32,v=32")
+    >>> llm.generate("The sea is", SamplingParams(temperature=0))[0].outputs[0].text
+    """
+
+    def __init__(self, model: str | PathLike[str], **options: Any) -> None:
+        config = EngineConfig(model=model, **options)
+        built, executor = _start(config)
+        try:
+            self.tokenizer = built.source.tokenizer()
+            self.engine = Engine(config, built, executor, self.tokenizer)
+        except BaseException:
+            executor.close()
+            raise
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[RequestOutput]:
+        """Outputs for each prompt: text, token ids or a chat (a list of messages), or a list.
+
+        params: for all, or one for each. Raises ValueError, before anything runs, for a prompt that
+        cannot be served; and whatever ends a step, after which the engine is empty again.
+        """
+        ids = self._add(prompts, params)
+        wanted, done = set(ids), dict[str, RequestOutput]()
+        with Progress(self.engine, len(ids), shown=progress) as bar:
+            for delta in self._deltas(wanted):
+                bar.update(delta)
+                done[delta.request_id] = delta.request
+        return [done[request_id] for request_id in ids]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[Delta]:
+        """What each step adds, as it comes. Leaving the loop aborts what is still running."""
+        return self._deltas(set(self._add(prompts, params)))
+
+    def chat(self, messages: Chat, params: SamplingParams | None = None) -> RequestOutput:
+        """The answer to one chat."""
+        return self.generate([messages], params)[0]
+
+    # ---- step by step ---------------------------------------------------------------------
+
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+    ) -> str:
+        """Queue a request for `step`; returns its id. ValueError if it cannot be served."""
+        encoded = encode(prompt, self.tokenizer)
+        return self.engine.add_request(
+            encoded.ids, params, request_id=request_id, prompt=encoded.text
+        )
+
+    def step(self) -> list[Delta]:
+        """Compute one batch for everything that was added; see Engine.step."""
+        return self.engine.step()
+
+    def abort(self, request_id: str) -> list[Delta]:
+        """End a request."""
+        return self.engine.abort(request_id)
+
+    # ---- the end --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[str]:
+        """Queue all prompts, or none if one is wrong."""
+        each = split(prompts)
+        chosen = list(params) if isinstance(params, Sequence) else [params] * len(each)
+        if len(chosen) != len(each):
+            raise ValueError(
+                f"{len(chosen)} params for {len(each)} prompts; must be as many, or one"
+            )
+        ids: list[str] = []
+        for index, (prompt, its_params) in enumerate(zip(each, chosen, strict=True)):
+            try:
+                ids.append(self.add_request(prompt, its_params))
+            except (TypeError, ValueError) as error:
+                for request_id in ids:
+                    self.engine.abort(request_id)
+                raise type(error)(f"prompt {index}: {error}") from None
+        return ids
+
+    def _deltas(self, wanted: set[str]) -> Iterator[Delta]:
+        """Steps until the wanted requests are finished; others that run beside them go on too."""
+        open_ids = set(wanted)
+        try:
+            while open_ids:
+                for delta in self.engine.step():
+                    if delta.request_id in open_ids:
+                        if delta.request.finished:
+                            open_ids.discard(delta.request_id)
+                        yield delta
+        finally:
+            for request_id in open_ids:
+                self.engine.abort(request_id)
+
+
+def _start(options: EngineConfig) -> tuple[Built, Executor]:
+    if options.tensor_parallel_size > 1:
+        executor = ParallelExecutor(options)
+        return executor.built, executor
+    built = build(options)
+    return built, LocalExecutor(built.runner)

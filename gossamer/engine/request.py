@@ -1,0 +1,94 @@
+"""A request inside the engine: its sequences, and how their tokens become outputs."""
+
+from dataclasses import dataclass, field
+
+from gossamer.engine.detokenizer import Detokenizer, Tokenizer
+from gossamer.engine.outputs import (
+    CompletionOutput,
+    Delta,
+    FinishReason,
+    RequestOutput,
+    TokenLogprobs,
+)
+from gossamer.engine.sampler import Sampled, SamplingRow
+from gossamer.engine.sequence import Sequence
+
+
+@dataclass(eq=False)
+class Completion:
+    """One sequence of a request, how it is sampled, and its output so far."""
+
+    seq: Sequence
+    row: SamplingRow
+    output: CompletionOutput
+    request: RequestOutput
+    detokenizer: Detokenizer | None
+    limit: int  # output tokens
+    eos_ids: tuple[int, ...] = ()
+
+    def take(self, sampled: Sampled) -> Delta:
+        """Add the sampled token and decide whether that was the last."""
+        if sampled.token < 0:
+            return self.end("error", error="the model's logits are NaN, or no token is allowed")
+        token, output, params = sampled.token, self.output, self.seq.params
+        self.seq.output_ids.append(token)
+        output.token_ids.append(token)
+        if output.logprobs is not None and sampled.logprob is not None:
+            output.logprobs.append(TokenLogprobs(token, sampled.logprob, sampled.top))
+        enough = len(output.token_ids) >= params.min_tokens
+        if enough and token in params.stop_token_ids:
+            return self.end("stop", [token], stop_reason=token)
+        if enough and token in self.eos_ids:
+            return self.end("stop", [token])
+        text = "" if self.detokenizer is None else self.detokenizer.append(token)
+        output.text += text
+        if self.detokenizer is not None and self.detokenizer.stopped is not None:
+            return self.end("stop", [token], text, stop_reason=self.detokenizer.stopped)
+        if len(output.token_ids) >= self.limit:
+            return self.end("length", [token], text)
+        return Delta(self.request, output.index, text, [token])
+
+    def end(
+        self,
+        reason: FinishReason,
+        token_ids: list[int] | None = None,
+        text: str = "",
+        stop_reason: str | int | None = None,
+        error: str | None = None,
+    ) -> Delta:
+        """Finish the output; what was held back of its text comes out."""
+        output = self.output
+        if self.detokenizer is not None:
+            rest = self.detokenizer.finish()
+            output.text += rest
+            text += rest
+        output.finish_reason, output.stop_reason, output.error = reason, stop_reason, error
+        return Delta(self.request, output.index, text, token_ids or [], reason)
+
+
+@dataclass(eq=False)
+class Request:
+    """A request and those of its completions that are not finished, by their sequences."""
+
+    output: RequestOutput
+    running: dict[Sequence, Completion] = field(default_factory=dict)
+
+    def start(
+        self, seq: Sequence, tokenizer: Tokenizer | None, eos_ids: tuple[int, ...], longest: int
+    ) -> None:
+        """Add the next of the n completions; `longest` counts prompt and output tokens."""
+        params = seq.params
+        eos = () if params.ignore_eos else eos_ids
+        room = longest - len(seq.prompt_ids)
+        logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        output = CompletionOutput(seq.index, logprobs=logprobs)
+        self.output.outputs.append(output)
+        self.running[seq] = Completion(
+            seq,
+            SamplingRow(params, seq.seed, seq.prompt_ids, seq.output_ids, eos),
+            output,
+            self.output,
+            None if tokenizer is None else Detokenizer(tokenizer, params, seq.prompt_ids),
+            room if params.max_tokens is None else min(room, params.max_tokens),
+            eos,
+        )

@@ -1,0 +1,146 @@
+"""How the tokens of one request are chosen, and when the request ends."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MAX_LOGPROBS = 20
+MAX_N = 128
+MAX_TOKENS = 1 << 40  # so that positions stay integers of 64 bits
+MAX_SEED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """The names, defaults and meanings that users of vLLM and of the OpenAI API know.
+
+    The order is: penalties, min_tokens, temperature, top_k, top_p, min_p. Raises TypeError or
+    ValueError that names the field, its value and what is valid.
+
+    temperature: divides the logits; 0 is greedy. top_k: sample from so many tokens; 0 (or -1) is
+    off. top_p: from the fewest tokens whose probability reaches it. min_p: from tokens at least
+    this probable, relative to the most probable one.
+    repetition_penalty: above 1 makes tokens of prompt and output less likely (positive logits are
+    divided by it, others multiplied). presence_penalty, frequency_penalty: subtracted from the
+    logits of output tokens, once and per occurrence.
+    seed: the same seed gives the same output; None for a fresh one.
+    stop: strings that end the output; the text is cut before them, or after them with
+    include_stop_str_in_output. stop_token_ids: tokens that do. ignore_eos: the model's own do not.
+    max_tokens: None for as many as the context holds. min_tokens: nothing ends the output before.
+    logprobs: how many of the likeliest tokens to report beside the sampled one, with the log
+    probabilities that the model gave them (before everything above); None reports nothing.
+    n: how many outputs.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 256
+    min_tokens: int = 0
+    logprobs: int | None = None
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_reals()
+        self._check_integers()
+        for name in ("include_stop_str_in_output", "ignore_eos"):
+            if type(getattr(self, name)) is not bool:
+                raise TypeError(f"{name} is {getattr(self, name)!r}; must be True or False")
+        object.__setattr__(self, "stop", _strings("stop", self.stop))
+        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens is {self.min_tokens}; must be 0 to max_tokens, {self.max_tokens}"
+            )
+
+    def _check_reals(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, math.inf),
+            ("min_p", 0.0, 1.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
+        ):
+            value = _real(name, getattr(self, name))
+            if not low <= value <= high or value == math.inf:
+                valid = f"{low} to {high}" if high < math.inf else f"finite and at least {low}"
+                raise ValueError(f"{name} is {value}; must be {valid}")
+            object.__setattr__(self, name, value)
+        top_p = _real("top_p", self.top_p)
+        if not 0 < top_p <= 1:
+            raise ValueError(f"top_p is {top_p}; must be above 0.0, to 1.0")
+        object.__setattr__(self, "top_p", top_p)
+        penalty = _real("repetition_penalty", self.repetition_penalty)
+        if not 0 < penalty < math.inf:
+            raise ValueError(f"repetition_penalty is {penalty}; must be finite and above 0.0")
+        object.__setattr__(self, "repetition_penalty", penalty)
+
+    def _check_integers(self) -> None:
+        for name, low, high, optional in (
+            ("top_k", -1, MAX_TOKENS, False),
+            ("seed", -MAX_SEED - 1, MAX_SEED, True),
+            ("max_tokens", 1, MAX_TOKENS, True),
+            ("min_tokens", 0, MAX_TOKENS, False),
+            ("logprobs", 0, MAX_LOGPROBS, True),
+            ("n", 1, MAX_N, False),
+        ):
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                wanted = "an int or None" if optional else "an int"
+                raise TypeError(f"{name} is {value!r}; must be {wanted}, {low} to {high}")
+            if not low <= value <= high:
+                raise ValueError(f"{name} is {value}; must be {low} to {high}")
+        if self.top_k == -1:  # how vLLM's users switch it off
+            object.__setattr__(self, "top_k", 0)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, without chance."""
+        return self.temperature == 0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether tokens that are there already change the logits."""
+        neutral = self.repetition_penalty == 1 and self.presence_penalty == 0
+        return not neutral or self.frequency_penalty != 0
+
+
+def _real(name: str, value: Any) -> float:
+    """The value as float; TypeError unless it is a number, ValueError for NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; must be a float or an int")
+    try:
+        real = float(value)
+    except OverflowError:  # an integer beyond floats; let the range check name it
+        real = math.inf if value > 0 else -math.inf
+    if math.isnan(real):
+        raise ValueError(f"{name} is nan; must be a number")
+    return real
+
+
+def _strings(name: str, value: Any) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else value
+    if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
+        raise TypeError(f"{name} is {value!r}; must be a str or a list or tuple of them")
+    if "" in strings:
+        raise ValueError(f"{name} is {value!r}; must have no empty string, which is everywhere")
+    return tuple(strings)
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or any(type(token) is not int for token in value):
+        raise TypeError(f"{name} is {value!r}; must be a list or tuple of ints")
+    if any(not 0 <= token <= MAX_TOKENS for token in value):
+        raise ValueError(f"{name} is {value!r}; must be token ids, 0 to {MAX_TOKENS}")
+    return tuple(value)

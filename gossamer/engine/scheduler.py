@@ -1,0 +1,184 @@
+"""Who computes what in the next step: continuous batching, first come first served.
+
+Prompts are computed in chunks beside the single tokens of running sequences. When pages run out,
+the sequence that came last gives up its pages and later computes everything again.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gossamer.engine.block_manager import BlockManager, Moves
+from gossamer.engine.pages import OutOfPagesError
+from gossamer.engine.sequence import NO_PAGE, Sequence, Status
+from gossamer.engine.step import Span, StepInput
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+
+@dataclass(eq=False)
+class Chunk:
+    """The part of a step that belongs to one sequence: tokens start to end - 1."""
+
+    seq: Sequence
+    start: int
+    end: int
+    stored_before: int
+    leaving: list[int]
+    kept: list[tuple[int, int]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def samples(self) -> bool:
+        """Whether this completes the sequence, so that its next token can be sampled."""
+        return self.end == len(self.seq)
+
+
+@dataclass(eq=False)
+class Schedule:
+    """One step: its chunks in the order of `input.spans`."""
+
+    chunks: list[Chunk]
+    input: StepInput
+
+
+class Scheduler:
+    """Sequences waiting and running, oldest first."""
+
+    def __init__(self, manager: BlockManager, max_num_seqs: int, max_num_batched_tokens: int):
+        self.manager = manager
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._rows = list(range(max_num_seqs - 1, -1, -1))
+        self.preemptions = 0
+        self.cached_tokens = 0
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.running
+        yield from self.waiting
+
+    def __len__(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+    def add(self, seq: Sequence) -> None:
+        self.waiting.append(seq)
+
+    def schedule(self) -> Schedule | None:
+        """The next step, or None when there is nothing to do."""
+        moves, chunks, budget = Moves(), list[Chunk](), self.max_num_batched_tokens
+        preempted, position = self.preemptions, 0
+        while position < len(self.running):  # later ones may be preempted on the way
+            seq = self.running[position]
+            position += 1
+            chunk = self._extend(seq, self._end(seq, budget), moves)
+            if chunk is not None:
+                chunks.append(chunk)
+                budget -= len(chunk)
+        while self.waiting and self._rows and budget > 0 and self.preemptions == preempted:
+            chunk = self._admit(self.waiting[0], budget, moves)
+            if chunk is None:
+                break
+            chunks.append(chunk)
+            budget -= len(chunk)
+        if not chunks:
+            return None
+        chunks.sort(key=lambda chunk: len(chunk) > 1)  # stable: single tokens first
+        return Schedule(chunks, self._input(chunks, moves))
+
+    def _input(self, chunks: list[Chunk], moves: Moves) -> StepInput:
+        for chunk in chunks:
+            chunk.kept = self.manager.keep_for_prefixes(chunk.seq, chunk.start, chunk.end, moves)
+        whole = self.manager.rule.whole_prompts
+        spans = [Span(c.seq.row, c.start, c.end, c.samples, whole and c.start == 0) for c in chunks]
+        ids = [token for c in chunks for token in c.seq.tokens(c.start, c.end)]
+        return StepInput(ids, spans, moves)
+
+    def _end(self, seq: Sequence, budget: int) -> int:
+        """How far the sequence gets with `budget` tokens.
+
+        Chunks end with a block or with the sequence, so that each block is whole in one step.
+        """
+        prompt = len(seq.prompt_ids)
+        if self.manager.rule.whole_prompts:  # the prompt at once, then tokens one by one
+            end = prompt if seq.computed < prompt else seq.computed + 1
+            return end if end - seq.computed <= budget else seq.computed
+        if seq.wanted <= budget:
+            return len(seq)
+        return seq.computed + budget // BLOCK_TOKENS * BLOCK_TOKENS
+
+    def _extend(self, seq: Sequence, end: int, moves: Moves) -> Chunk | None:
+        """Pages up to `end`, at the cost of the last sequences; None when it was itself the last.
+
+        None also when there is no token to compute.
+        """
+        while end > seq.computed:
+            stored_before = len(seq.stored)
+            try:
+                leaving = self.manager.extend(seq, seq.computed, end, moves)
+                return Chunk(seq, seq.computed, end, stored_before, leaving)
+            except OutOfPagesError:
+                victim = self.running[-1]
+                self._preempt(victim)
+                if victim is seq:
+                    return None
+        return None
+
+    def _admit(self, seq: Sequence, budget: int, moves: Moves) -> Chunk | None:
+        """Start the sequence if all it has so far will find room, so that it is not in vain."""
+        found = self.manager.find_prefix(seq)
+        end = self._end(seq, budget)
+        if end <= seq.computed or not self.manager.has_room(seq, len(seq)):
+            self._take_pages(seq)
+            return None
+        self.cached_tokens += found
+        if not seq.preemptions:
+            seq.cached = found
+        self.waiting.popleft()
+        self.running.append(seq)
+        seq.status, seq.row = Status.RUNNING, self._rows.pop()
+        self.manager.entries(seq, moves)
+        chunk = self._extend(seq, end, moves)
+        assert chunk is not None, "there was room"
+        return chunk
+
+    def _preempt(self, seq: Sequence) -> None:
+        self.running.remove(seq)
+        self._leave(seq, Status.WAITING)
+        seq.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(seq)
+
+    # ---- after a step -------------------------------------------------------------------
+
+    def commit(self, schedule: Schedule) -> None:
+        """The step has been computed."""
+        for chunk in schedule.chunks:
+            seq = chunk.seq
+            seq.computed = chunk.end
+            self.manager.commit(seq, chunk.start, chunk.end, chunk.stored_before, chunk.kept)
+            self.manager.drop(chunk.leaving)
+
+    def cancel(self, schedule: Schedule) -> None:
+        """The step failed: what its pages hold is unknown. Its sequences must be finished."""
+        for chunk in schedule.chunks:
+            self.manager.drop([*chunk.leaving, *(page for _, page in chunk.kept)])
+
+    def finish(self, seq: Sequence) -> None:
+        """Take a sequence out, wherever it is; its pages return to the pools."""
+        if seq.status is Status.RUNNING:
+            self.running.remove(seq)
+        elif seq.status is Status.WAITING:
+            self.waiting.remove(seq)
+        self._leave(seq, Status.FINISHED)
+
+    def _leave(self, seq: Sequence, status: Status) -> None:
+        self._take_pages(seq)
+        if seq.row != NO_PAGE:
+            self._rows.append(seq.row)
+        seq.status, seq.row = status, NO_PAGE
+
+    def _take_pages(self, seq: Sequence) -> None:
+        self.manager.release(seq)
+        seq.computed = 0

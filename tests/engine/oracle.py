@@ -1,0 +1,85 @@
+"""What a model computes over a compressed cache, from the definition: plain torch, no pages.
+
+The whole sequence goes through the decoder at once. In each layer, K and V are there twice, as they
+are and as they come back from blocks; for each query the rule of positions says which of the two it
+sees, and its softmax is in float64.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.kv import BlockStore, Calibration, KVConfig, turn_q_and_k
+from gossamer.kv.layouts import Side
+from gossamer.kv.policies import Ranking
+from gossamer.models import Decoder
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+
+@torch.inference_mode()
+def oracle_logits(
+    decoder: Decoder, kv: KVConfig, ids: list[int], prompt: int, calibration: Calibration | None
+) -> Tensor:
+    """[tokens, vocab] of a sequence whose first `prompt` tokens were its prompt.
+
+    decoder: with V's basis folded in where the cache has one.
+    """
+    positions = torch.arange(len(ids))
+    query, key = positions[:, None], positions[None]
+    dense = kv.sees_dense(query, key)
+    if kv.prefill == "dense":
+        dense = dense | (query < prompt)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = None
+        if calibration is not None and kv.k.basis == "pca":
+            turned = turn_q_and_k(q.transpose(0, 1), k.transpose(0, 1), calibration.k_basis[layer])
+            q, k = (x.transpose(0, 1) for x in turned)
+        if calibration is not None and kv.k.policy == "weighted":
+            turned_weights = calibration.k_basis_weights, calibration.k_weights
+            weights = turned_weights[kv.k.basis != "pca"][layer]
+        seen = (key <= query) & _slides(decoder, layer, query - key)
+        return _attention(
+            q, (k, as_stored(kv.k, k, weights)), (v, as_stored(kv.v, v, None)), seen, dense
+        )
+
+    return decoder.logits(decoder.forward(torch.tensor(ids), positions, attend))
+
+
+def _slides(decoder: Decoder, layer: int, distance: Tensor) -> Tensor:
+    sliding = decoder.config.sliding[layer]
+    return distance < sliding if sliding else torch.ones_like(distance, dtype=torch.bool)
+
+
+def as_stored(side: Side, x: Tensor, weights: Tensor | None) -> Tensor:
+    """Rows [tokens, heads, D] as they come back from blocks; NaN where the block is not complete.
+
+    No query may see those compressed, so a NaN in the result is a mistake of the oracle's rule.
+    """
+    tokens, heads, head_dim = x.shape
+    blocks = tokens // BLOCK_TOKENS
+    store = BlockStore.allocate(side, blocks, heads, head_dim)
+    slots = torch.arange(blocks * BLOCK_TOKENS)
+    store.write(x[: len(slots)].contiguous(), slots, Ranking(weights=weights))
+    rest = torch.full((tokens - len(slots), heads, head_dim), float("nan"))
+    return torch.cat([store.read(slots, torch.float32), rest])
+
+
+def _attention(
+    q: Tensor, k: tuple[Tensor, Tensor], v: tuple[Tensor, Tensor], seen: Tensor, dense: Tensor
+) -> Tensor:
+    """q [T, Hq, D]; k, v: dense and stored [T, Hk, D]; seen, dense: [queries, keys]."""
+    group = q.shape[1] // k[0].shape[1]
+    queries = q.double().unflatten(1, (-1, group))  # [T, Hk, G, D]
+    either: list[Any] = []
+    for rows in k:
+        scores = torch.einsum("qhgd,khd->hgqk", queries, rows.double())
+        either.append(scores * q.shape[-1] ** -0.5)
+    scores = torch.where(dense, *either).masked_fill(~seen, -torch.inf)
+    weights = scores.softmax(-1)
+    out = torch.zeros_like(queries)
+    for rows, part in zip(v, (dense & seen, ~dense & seen), strict=True):
+        used = rows.double().nan_to_num()  # zero times NaN is NaN; those weights are zero
+        out += torch.einsum("hgqk,khd->qhgd", weights.masked_fill(~part, 0), used)
+    return out.flatten(1, 2).to(q.dtype)

@@ -1,0 +1,243 @@
+"""Tensor parallelism on the CPU: the same tokens on any number of ranks, and no way to hang."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gossamer.engine import LLM, SamplingParams
+from gossamer.engine.config import EngineConfig
+from gossamer.engine.parallel import WorkerDiedError
+from gossamer.engine.worker import BUILT, Start, open_store
+from gossamer.engine.workers import Workers
+from gossamer.models import Shard
+from tests.models.tiny import VOCAB, random_ids, tiny_directory
+
+PROMPTS = [list(range(3, VOCAB)), [5, 6, 7], [8] * 40]
+GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+OPTIONS: dict[str, Any] = {"device": "cpu", "kv_memory": "32MiB", "max_num_seqs": 8}
+PROMISED = 10  # seconds from the death of a worker to the error
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    threads = torch.get_num_threads()
+    yield
+    assert multiprocessing.active_children() == []
+    assert not dist.is_initialized()
+    assert torch.get_num_threads() == threads
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama")
+    tiny_directory("llama-mha", path)
+    return path
+
+
+def parallel(path, size=2, **options):
+    return LLM(path, tensor_parallel_size=size, **OPTIONS, **options)
+
+
+def workers():
+    """The processes, by rank."""
+    return {int(p.name.split()[-1]): p for p in multiprocessing.active_children()}
+
+
+@pytest.mark.parametrize(
+    ("family", "kv"),
+    [
+        ("llama", "dense"),
+        ("llama", "sparse:k=8,v=8"),
+        ("llama-bias", "sparse:k=8,v=12,prefill=dense"),
+        ("qwen2", "k=dense:int8,v=sparse:8"),
+        ("mistral", "dense"),
+    ],
+)
+def test_the_same_tokens(family, kv, tmp_path):
+    torch.manual_seed(0)  # the order of sums differs, so another seed may have a tie
+    tiny_directory(family, tmp_path)
+    # Chunks of prompts beside decoding, except where prompts have to come whole.
+    options = {"kv": kv, "max_num_batched_tokens": 128 if "prefill" in kv else 50}
+    with LLM(tmp_path, **OPTIONS, **options) as llm:
+        expected = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
+    with parallel(tmp_path, **options) as llm:
+        tokens = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
+    assert tokens == expected
+
+
+def test_threads_are_shared(directory, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Workers, "_start", lambda self, start: seen.append(start))
+    monkeypatch.setattr(Workers, "wait_for", lambda self, word: pytest.fail("started"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        with pytest.raises(pytest.fail.Exception):
+            parallel(directory)
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)
+    assert [(start.shard, start.threads) for start in seen] == [(Shard(1, 2), 2)]
+
+
+def test_one_after_another(directory):
+    llm = parallel(directory)
+    assert list(workers()) == [1]
+    with pytest.raises(RuntimeError, match="close the other LLM"):
+        parallel(directory)
+    del llm  # as good as closing it
+    assert workers() == {}
+    llm = parallel(directory)
+    llm.generate([[3]], GREEDY)
+    llm.close()
+    llm.close()
+    assert workers() == {}
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate([[3]], GREEDY)
+
+
+# ---- a rank that dies -------------------------------------------------------------------------
+
+
+def test_killed_between_steps(directory):
+    llm = parallel(directory)
+    llm.add_request([3, 4, 5], GREEDY)
+    assert llm.step()
+    workers()[1].kill()
+    start = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="rank 1 ended with exit code -9"):
+        llm.step()
+    assert time.monotonic() - start < PROMISED
+    assert workers() == {}
+    assert not llm.engine.requests
+    with pytest.raises(WorkerDiedError, match="rank 1"):
+        llm.generate([[3]], GREEDY)
+    llm.close()
+
+
+def test_killed_in_a_collective(directory):
+    """Of four ranks, of which the others fail as well, and later."""
+    llm = parallel(directory, size=4)
+    victim = workers()[2]
+    os.kill(victim.pid, signal.SIGSTOP)  # so that the others certainly wait for it
+    killed = []
+
+    def kill():
+        killed.append(time.monotonic())
+        os.kill(victim.pid, signal.SIGKILL)
+
+    threading.Timer(1.0, kill).start()
+    with pytest.raises(WorkerDiedError, match="rank 2 ended with exit code -9"):
+        llm.generate(PROMPTS, GREEDY)
+    assert killed
+    assert time.monotonic() - killed[0] < PROMISED
+    assert workers() == {}
+
+
+def test_an_exception_in_a_worker(directory):
+    llm = parallel(directory)
+    llm.engine.executor._workers._pipes[1].send("not a step")
+    with pytest.raises(WorkerDiedError, match="rank 1 failed: AttributeError: 'str'") as caught:
+        llm.generate([[3]], GREEDY)
+    assert "in _serve" in caught.value.__notes__[0]
+    assert workers() == {}
+
+
+def test_an_exception_in_rank_0(directory, monkeypatch):
+    """Ctrl-C in the middle of a step: the other ranks wait for this one, and cannot go on."""
+    llm = parallel(directory)
+
+    def interrupted(step):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm.engine.executor.built.runner, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[3]], GREEDY)
+    assert workers() == {}
+    with pytest.raises(WorkerDiedError, match="rank 0 failed: KeyboardInterrupt"):
+        llm.generate([[3]], GREEDY)
+
+
+ENDS = {
+    "killed": "os.kill(os.getpid(), 9)",
+    "killed in a step": "threading.Timer(0.2, os.kill, (os.getpid(), 9)).start(); generate(9999)",
+    "exit": "sys.exit(3)",
+    "exception": "1 / 0",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_workers_end_with_their_parent(end, directory):
+    script = f"""
+import os, sys, threading
+from gossamer.engine import LLM, SamplingParams
+llm = LLM({str(directory)!r}, tensor_parallel_size=2, **{OPTIONS})
+def generate(times):
+    for _ in range(times):
+        llm.generate([[3, 4]], SamplingParams(max_tokens=300, ignore_eos=True))
+generate(1)
+print("generated", flush=True)
+{ENDS[end]}
+"""
+    # Ends when everyone who has the output open has ended: the workers have it too.
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout == "generated\n"
+    assert done.returncode == {"exit": 3, "exception": 1}.get(end, -9)
+
+
+# ---- what is refused --------------------------------------------------------------------------
+
+
+def test_sizes_that_do_not_divide(directory):
+    with pytest.raises(ValueError, match="query_heads is 4; must be a multiple of 3 shards"):
+        parallel(directory, size=3)
+
+
+def test_no_such_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        parallel(tmp_path / "nowhere")
+
+
+def test_options_that_all_ranks_refuse(directory):
+    with pytest.raises(ValueError, match="max_model_len is 513; must be 2 to 512"):
+        parallel(directory, max_model_len=513)
+
+
+def test_a_worker_that_refuses(directory):
+    options = EngineConfig(model=directory, tensor_parallel_size=2, **OPTIONS)
+    store = open_store()
+    start = Start(options, Shard(1, 2), "pigeons", store.port, 1)
+    refusing = Workers([start], lambda: None)
+    with pytest.raises(ValueError, match="pigeons"):
+        refusing.wait_for(BUILT)
+    refusing.close()
+
+
+def test_a_group_that_is_there_already(directory):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError, match="destroy the group first"):
+            parallel(directory)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ranks_stay_in_step(directory):
+    """Twice the same seeds, the second time with cached prefixes, give the same tokens."""
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=20, ignore_eos=True)
+    prompts = [random_ids(length).tolist() for length in (1, 31, 33, 100)]
+    with parallel(directory, kv="sparse:k=8,v=8", max_num_batched_tokens=40) as llm:
+        first = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
+        again = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
+    assert first == again
