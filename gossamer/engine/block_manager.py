@@ -85,7 +85,7 @@ class BlockManager:
 
         At least one token is left to compute, as its logits are needed.
         """
-        assert not (seq.stored or seq.dense), "it has pages already"
+        assert not seq.stored + seq.dense, "it has pages already"
         if not self.prefix_caching:
             return 0
         rule, most = self.rule, (len(seq) - 1) // BLOCK_TOKENS

@@ -10,7 +10,8 @@ from gossamer.engine.outputs import (
     RequestOutput,
     TokenLogprobs,
 )
-from gossamer.engine.sampler import Sampled, SamplingRow
+from gossamer.engine.sampler import Sampled
+from gossamer.engine.sampling_row import SamplingRow
 from gossamer.engine.sequence import Sequence
 
 

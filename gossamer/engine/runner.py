@@ -13,6 +13,7 @@ from gossamer.engine.kv_cache import KVCache
 from gossamer.engine.prefill import Pattern
 from gossamer.engine.sequence import NO_PAGE
 from gossamer.engine.step import Span, StepInput
+from gossamer.engine.transfer import ints
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -62,7 +63,7 @@ class ModelRunner:
         return self.decoder.logits(hidden[self._numbers(last)])
 
     def close(self) -> None:
-        """Forget the graphs, which refer to this runner: its memory is free once nobody else does."""
+        """Forget the graphs: they refer to this runner, and would keep its memory."""
         self.graphs = None
 
     @property
@@ -144,8 +145,4 @@ class ModelRunner:
             table[row, block] = page.int()
 
     def _numbers(self, numbers: Any) -> Tensor:
-        """Lists of integers as int64 on the device; the host does not wait for the transfer."""
-        host = torch.tensor(numbers, dtype=torch.int64)
-        if self.device.type == "cuda":
-            host = host.pin_memory()
-        return host.to(self.device, non_blocking=True)
+        return ints(numbers, self.device)

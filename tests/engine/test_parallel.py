@@ -16,7 +16,7 @@ import torch.distributed as dist
 from gossamer.engine import LLM, SamplingParams
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.parallel import WorkerDiedError
-from gossamer.engine.worker import BUILT, Start, open_store
+from gossamer.engine.worker import BUILT, JOINED, Start, join_group, open_store
 from gossamer.engine.workers import Workers
 from gossamer.models import Shard
 from tests.models.tiny import VOCAB, random_ids, tiny_directory
@@ -76,16 +76,15 @@ def test_the_same_tokens(family, kv, tmp_path):
 
 def test_threads_are_shared(directory, monkeypatch):
     seen = []
-    monkeypatch.setattr(Workers, "_start", lambda self, start: seen.append(start))
-    monkeypatch.setattr(Workers, "wait_for", lambda self, word: pytest.fail("started"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(5)
-    try:
-        with pytest.raises(pytest.fail.Exception):
-            parallel(directory)
-        assert torch.get_num_threads() == 5
-    finally:
-        torch.set_num_threads(before)
+
+    def full(starts, interrupt):
+        seen.extend(starts)
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("gossamer.engine.parallel.Workers", full)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    with pytest.raises(OSError, match="no more processes"):
+        parallel(directory)
     assert [(start.shard, start.threads) for start in seen] == [(Shard(1, 2), 2)]
 
 
@@ -170,7 +169,6 @@ def test_an_exception_in_rank_0(directory, monkeypatch):
 ENDS = {
     "killed": "os.kill(os.getpid(), 9)",
     "killed in a step": "threading.Timer(0.2, os.kill, (os.getpid(), 9)).start(); generate(9999)",
-    "exit": "sys.exit(3)",
     "exception": "1 / 0",
 }
 
@@ -193,7 +191,7 @@ print("generated", flush=True)
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False
     )
     assert done.stdout == "generated\n"
-    assert done.returncode == {"exit": 3, "exception": 1}.get(end, -9)
+    assert done.returncode == (1 if end == "exception" else -9)
 
 
 # ---- what is refused --------------------------------------------------------------------------
@@ -214,14 +212,17 @@ def test_options_that_all_ranks_refuse(directory):
         parallel(directory, max_model_len=513)
 
 
-def test_a_worker_that_refuses(directory):
-    options = EngineConfig(model=directory, tensor_parallel_size=2, **OPTIONS)
+def test_a_worker_that_refuses(tmp_path):
+    """What only a worker finds wrong is raised here, as the same type."""
+    options = EngineConfig(model=tmp_path / "not-here", tensor_parallel_size=2, **OPTIONS)
     store = open_store()
-    start = Start(options, Shard(1, 2), "pigeons", store.port, 1)
-    refusing = Workers([start], lambda: None)
-    with pytest.raises(ValueError, match="pigeons"):
-        refusing.wait_for(BUILT)
-    refusing.close()
+    alone = Workers([Start(options, Shard(1, 2), "gloo", store.port, 1)], lambda: None)
+    alone.wait_for(JOINED)
+    join_group(store, Shard(0, 2), "gloo")
+    with pytest.raises(FileNotFoundError, match="not-here: there is no such model"):
+        alone.wait_for(BUILT)
+    alone.close()
+    dist.destroy_process_group()
 
 
 def test_a_group_that_is_there_already(directory):

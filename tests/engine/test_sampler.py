@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gossamer.engine.noise import gumbel, uniform
-from gossamer.engine.sampler import Sampled, SamplingRow, log_weights, sample
+from gossamer.engine.sampler import Sampled, log_weights, sample
 from gossamer.engine.sampling_params import SamplingParams
+from gossamer.engine.sampling_row import SamplingRow
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
