@@ -5,6 +5,7 @@ from gossamer.engine.engine import Engine
 from gossamer.engine.llm import LLM
 from gossamer.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobs, Usage
 from gossamer.engine.sampling_params import SamplingParams
+from gossamer.engine.workers import WorkerDiedError
 
 __all__ = [
     "LLM",
@@ -16,4 +17,5 @@ __all__ = [
     "SamplingParams",
     "TokenLogprobs",
     "Usage",
+    "WorkerDiedError",
 ]

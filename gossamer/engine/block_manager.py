@@ -76,7 +76,8 @@ class BlockManager:
     def has_room(self, seq: Sequence, tokens: int) -> bool:
         """Whether a sequence that starts now can get to so many tokens."""
         stored = self.stored_pages_for(tokens) - max(0, len(seq.stored) - self.rule.sink)
-        return stored <= self.stored.available and self.rule.dense_pages <= self.dense.available
+        dense = self.rule.dense_pages - min(len(seq.dense), self.rule.sink)
+        return stored <= self.stored.available and dense <= self.dense.available
 
     # ---- prefix cache -------------------------------------------------------------------
 
@@ -135,9 +136,10 @@ class BlockManager:
         edge = self.rule.compressed_before(end - 1)
         new = range(len(seq.dense), last + 1)
         keeps = {block for block in new if block >= edge or block < self.rule.sink}
-        gone = seq.dense[len(seq.stored) : self.rule.compressed_before(start)]
+        next_stored = max(len(seq.stored), self.rule.sink)  # sinks stay dense
+        gone = seq.dense[next_stored : self.rule.compressed_before(start)]
         freed = sum(page != NO_PAGE and self.dense.is_last_use(page) for page in gone)
-        self._require(edge - max(len(seq.stored), self.rule.sink), len(keeps) - freed)
+        self._require(edge - next_stored, len(keeps) - freed)
         leaving: list[int] = []
         for block in range(len(seq.stored), edge):
             self._compress(seq, block, start, moves, leaving)
