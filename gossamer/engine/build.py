@@ -1,7 +1,6 @@
 """From options to a model and a cache in memory: what every rank does at its start."""
 
 import hashlib
-import os
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -11,7 +10,7 @@ from gossamer.engine.config import EngineConfig, parse_bytes
 from gossamer.engine.kv_cache import CacheSize, KVCache, parse_kv, plan_size, rule_of
 from gossamer.engine.runner import ModelRunner
 from gossamer.kv import Calibration, KVConfig, KVShape
-from gossamer.models import Shard, Source, load_decoder, open_model, source_fingerprint
+from gossamer.models import Shard, Source, load_decoder, source_fingerprint
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 CPU_MEMORY = 2 << 30
@@ -43,7 +42,7 @@ def build(options: EngineConfig, shard: Shard | None = None) -> Built:
     """
     shard = shard or Shard()
     device = _device_of(options, shard)
-    source = open_model(os.fspath(options.model), options.random_weights, options.seed)
+    source = options.source()
     config = source.config
     shard.check(config)
     dtype = options.resolved_dtype(device, config.dtype)

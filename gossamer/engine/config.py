@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import torch
 
 from gossamer.kv import KVConfig
+from gossamer.models import Source, open_model
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -19,15 +20,16 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 class EngineConfig:
     """Raises TypeError for unknown options and ValueError for values out of range.
 
-    kv: a spec (see gossamer.kv.config) or a KVConfig. dtype: float32, float16, bfloat16 or auto
-    (the checkpoint's on a GPU, float32 on a CPU). device: cpu, cuda, cuda:1, ... or auto.
+    model: a built-in name, a path, or, for one rank, what `open_model` opened. kv: a spec (see
+    gossamer.kv.config) or a KVConfig. dtype: float32, float16, bfloat16 or auto (the checkpoint's
+    on a GPU, float32 on a CPU). device: cpu, cuda, cuda:1, ... or auto.
     max_model_len: the longest sequence, prompt and output; None for what model and memory allow.
     kv_memory: bytes or "40GB", "2GiB"; None for nine tenths of what is free on a GPU, 2 GiB on a
     CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a file made by
     `gossamer calibrate`, for bases and weighted ranks. enforce_eager: no CUDA graphs.
     """
 
-    model: str | PathLike[str]
+    model: str | PathLike[str] | Source
     kv: str | KVConfig = "dense"
     dtype: str | torch.dtype = "auto"
     device: str = "auto"
@@ -55,6 +57,14 @@ class EngineConfig:
             one_of("dtype", str(self.dtype).removeprefix("torch."), DTYPES)
         if self.kv_memory is not None:
             parse_bytes("kv_memory", self.kv_memory)
+        if self.tensor_parallel_size > 1 and not isinstance(self.model, str | PathLike):
+            raise ValueError("model is open already; must be a name or a path for several ranks")
+
+    def source(self) -> Source:
+        """The model, opened. Raises what `open_model` raises."""
+        if not isinstance(self.model, str | PathLike):
+            return self.model
+        return open_model(fspath(self.model), self.random_weights, self.seed)
 
     def resolved_device(self) -> torch.device:
         """Raises ValueError for a device that is not there."""

@@ -59,7 +59,9 @@ class Engine:
         prompt: str | None = None,
     ) -> str:
         """Queue a request; returns its id. ValueError for a prompt that cannot be served."""
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params is {type(params).__name__}; must be SamplingParams")
         number = next(self._numbers)
         request_id = f"request-{number}" if request_id is None else request_id
         if request_id in self.requests:
@@ -160,16 +162,16 @@ class Engine:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the pages in use."""
-        size = self.built.size
+        """Bytes of the pages in use, on all ranks."""
+        size, ranks = self.built.size, self.options.tensor_parallel_size
         stored = self.manager.stored.in_use * size.stored_bytes
-        return stored + self.manager.dense.in_use * size.dense_bytes
+        return ranks * (stored + self.manager.dense.in_use * size.dense_bytes)
 
     @property
     def kv_bytes_dense(self) -> int:
         """What the same tokens would take in a plain cache."""
         blocks = sum(-(-seq.computed // BLOCK_TOKENS) for seq in self.scheduler)
-        return blocks * self.built.size.dense_bytes
+        return blocks * self.built.size.dense_bytes * self.options.tensor_parallel_size
 
     @property
     def kv(self) -> KVConfig:

@@ -1,5 +1,6 @@
 """`LLM`: load a model, generate text."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, Self
@@ -13,6 +14,7 @@ from gossamer.engine.parallel import ParallelExecutor
 from gossamer.engine.progress import Progress
 from gossamer.engine.prompts import Chat, Prompt, encode, split
 from gossamer.engine.sampling_params import SamplingParams
+from gossamer.models import Source
 
 
 class LLM:
@@ -22,12 +24,13 @@ class LLM:
     >>> llm.generate("The sea is", SamplingParams(temperature=0))[0].outputs[0].text
     """
 
-    def __init__(self, model: str | PathLike[str], **options: Any) -> None:
+    def __init__(self, model: str | PathLike[str] | Source, **options: Any) -> None:
         config = EngineConfig(model=model, **options)
         built, executor = _start(config)
         try:
             self.tokenizer = built.source.tokenizer()
             self.engine = Engine(config, built, executor, self.tokenizer)
+            self._inboxes: dict[str, deque[Delta]] = {}  # of requests that someone iterates over
         except BaseException:
             executor.close()
             raise
@@ -45,12 +48,11 @@ class LLM:
         cannot be served; and whatever ends a step, after which the engine is empty again.
         """
         ids = self._add(prompts, params)
-        wanted, done = set(ids), dict[str, RequestOutput]()
+        outputs = [self.engine.requests[request_id].output for request_id in ids]
         with Progress(self.engine, len(ids), shown=progress) as bar:
-            for delta in self._deltas(wanted):
+            for delta in self._deltas(ids):
                 bar.update(delta)
-                done[delta.request_id] = delta.request
-        return [done[request_id] for request_id in ids]
+        return outputs
 
     def stream(
         self,
@@ -58,7 +60,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[Delta]:
         """What each step adds, as it comes. Leaving the loop aborts what is still running."""
-        return self._deltas(set(self._add(prompts, params)))
+        return self._deltas(self._add(prompts, params))
 
     def chat(self, messages: Chat, params: SamplingParams | None = None) -> RequestOutput:
         """The answer to one chat."""
@@ -77,11 +79,11 @@ class LLM:
 
     def step(self) -> list[Delta]:
         """Compute one batch for everything that was added; see Engine.step."""
-        return self.engine.step()
+        return self._deliver(self.engine.step())
 
     def abort(self, request_id: str) -> list[Delta]:
         """End a request."""
-        return self.engine.abort(request_id)
+        return self._deliver(self.engine.abort(request_id))
 
     # ---- the end --------------------------------------------------------------------------
 
@@ -110,26 +112,46 @@ class LLM:
                 f"{len(chosen)} params for {len(each)} prompts; must be as many, or one"
             )
         ids: list[str] = []
-        for index, (prompt, its_params) in enumerate(zip(each, chosen, strict=True)):
-            try:
+        try:
+            for prompt, its_params in zip(each, chosen, strict=True):
                 ids.append(self.add_request(prompt, its_params))
-            except (TypeError, ValueError) as error:
-                for request_id in ids:
-                    self.engine.abort(request_id)
-                raise type(error)(f"prompt {index}: {error}") from None
+        except BaseException as error:
+            for request_id in ids:
+                self.engine.abort(request_id)
+            if type(error) in (TypeError, ValueError):
+                raise type(error)(f"prompt {len(ids)}: {error}") from None
+            raise
         return ids
 
-    def _deltas(self, wanted: set[str]) -> Iterator[Delta]:
-        """Steps until the wanted requests are finished; others that run beside them go on too."""
+    def _deliver(self, deltas: list[Delta]) -> list[Delta]:
+        """Whoever makes a step, its increments reach those who iterate over their requests."""
+        for delta in deltas:
+            if delta.request_id in self._inboxes:
+                self._inboxes[delta.request_id].append(delta)
+        return deltas
+
+    def _deltas(self, wanted: list[str]) -> Iterator[Delta]:
+        """Increments of these requests until they are finished."""
+        inbox = deque[Delta]()
+        self._inboxes.update(dict.fromkeys(wanted, inbox))
+        return self._iterate(wanted, inbox)
+
+    def _iterate(self, wanted: list[str], inbox: deque[Delta]) -> Iterator[Delta]:
         open_ids = set(wanted)
         try:
-            while open_ids:
-                for delta in self.engine.step():
-                    if delta.request_id in open_ids:
-                        if delta.request.finished:
-                            open_ids.discard(delta.request_id)
-                        yield delta
+            while inbox or open_ids:
+                if not inbox:
+                    self.step()
+                if not inbox:  # also a request that a failed step ended while someone else made it
+                    open_ids = {name for name in open_ids if name in self.engine.requests}
+                    continue
+                delta = inbox.popleft()
+                if delta.request.finished:
+                    open_ids.discard(delta.request_id)
+                yield delta
         finally:
+            for request_id in wanted:
+                del self._inboxes[request_id]
             for request_id in open_ids:
                 self.engine.abort(request_id)
 

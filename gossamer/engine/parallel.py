@@ -20,7 +20,7 @@ from gossamer.engine.config import EngineConfig
 from gossamer.engine.step import StepInput
 from gossamer.engine.worker import Start
 from gossamer.engine.workers import REFUSALS, WorkerDiedError, Workers
-from gossamer.models import Shard, open_model
+from gossamer.models import Shard
 
 __all__ = ["ParallelExecutor", "WorkerDiedError"]
 
@@ -42,8 +42,7 @@ class ParallelExecutor:
                 "torch.distributed already; close the other LLM or destroy the group first"
             )
         # What needs no worker to be refused is refused before any is started.
-        model = os.fspath(options.model)
-        shard.check(open_model(model, options.random_weights, options.seed).config)
+        shard.check(options.source().config)
         backend = "nccl" if options.resolved_device().type == "cuda" else "gloo"
         store, threads = worker.open_store(), torch.get_num_threads()
         each = max(1, threads // shard.size)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from gossamer.engine.block_manager import CacheRule
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -120,9 +119,13 @@ def _causal(queries: Tensor, near: KV, scale: float) -> Tensor:
         return F.scaled_dot_product_attention(
             queries, k, v, is_causal=True, scale=scale, enable_gqa=True
         )
-    mask: Tensor = causal_lower_right(tokens, keys)  # never made in memory on a GPU
     if queries.device.type == "cpu":
         mask = torch.ones(tokens, keys, dtype=torch.bool).tril(keys - tokens)
+    else:
+        # Never made in memory. Imported here: it takes a second, as it loads the compiler.
+        from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415
+
+        mask = causal_lower_right(tokens, keys)
     return F.scaled_dot_product_attention(
         queries, k, v, attn_mask=mask, scale=scale, enable_gqa=True
     )

@@ -79,6 +79,11 @@ class GGUFSource:
                 yield name, self._dequantize(name, tensor)
 
     def tokenizer(self) -> Any:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """Kept, since transformers takes seconds to find it in the file."""
         if "tokenizer.ggml.tokens" not in self.reader.fields:
             return None
         auto = import_extra("transformers").AutoTokenizer

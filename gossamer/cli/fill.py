@@ -1,0 +1,92 @@
+"""Synthetic context: prompts that cost nothing, to measure decoding at lengths that take hours.
+
+All pages hold valid blocks of random K and V from the start. A step that computes prompts sets page
+tables and samples from random logits; steps of single tokens run as always, on those pages.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gossamer.engine import LLM
+from gossamer.engine.kv_cache import KVCache
+from gossamer.engine.runner import ModelRunner
+from gossamer.engine.step import StepInput
+from gossamer.ops import kv_pack
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+
+def fill(llm: LLM, seed: int = 0) -> None:
+    """From now on, the engine's prompts are not computed. ValueError for tensor parallelism."""
+    engine = llm.engine
+    if engine.options.tensor_parallel_size > 1:
+        raise ValueError(
+            f"tensor_parallel_size is {engine.options.tensor_parallel_size}; "
+            "must be 1 for a synthetic context"
+        )
+    runner = engine.built.runner
+    generator = torch.Generator(runner.device).manual_seed(seed)
+    fill_pages(runner.cache, generator)
+    engine.executor = FillExecutor(runner, generator)
+
+
+@torch.inference_mode()
+def fill_pages(cache: KVCache, generator: torch.Generator) -> None:
+    """One block of normal random rows, packed, in all pages of each pool."""
+    pools = [(cache.k, cache.k_fmt, cache.k_weights), (cache.v, cache.v_fmt, None)]
+    pools += [(pool, cache.dense_fmt, None) for pool in (cache.dense_k, cache.dense_v)]
+    for pool, fmt, weights in pools:
+        if len(pool) == 0:  # a plain cache has no dense pages
+            continue
+        _, layers, heads, _ = pool.shape
+        shape = (BLOCK_TOKENS, layers * heads, cache.shape.head_dim)
+        device = pool.device
+        rows = torch.randn(shape, generator=generator, device=device).to(cache.dtype)
+        by = None if weights is None else weights.flatten(0, 1)
+        slots = torch.arange(BLOCK_TOKENS, device=device)
+        kv_pack(rows, pool.flatten(1, 2), slots, fmt, weights=by)
+        pool[1:] = pool[:1]
+
+
+class FillExecutor:
+    """See Executor: one whose prompts are there already."""
+
+    def __init__(self, runner: ModelRunner, generator: torch.Generator) -> None:
+        self._runner, self._generator = runner, generator
+
+    @torch.inference_mode()
+    def run(self, step: StepInput) -> Tensor:
+        decodes = step.decodes
+        if decodes == len(step.spans):
+            return self._decode(step)
+        # What would be compressed in this step is as random in the pages it goes to.
+        moves = replace(step.moves, compress=[], pack=[])
+        logits = [self._random(sum(span.sample for span in step.spans[decodes:]))]
+        if decodes:
+            alone = StepInput(step.ids[:decodes], step.spans[:decodes], moves)
+            logits.insert(0, self._decode(alone))
+        else:
+            _set(self._runner.stored_table, moves.stored)
+            _set(self._runner.dense_table, moves.dense)
+        return torch.cat(logits)
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _decode(self, step: StepInput) -> Tensor:
+        logits = self._runner.run(step)
+        assert logits is not None, "rank 0 has logits"
+        return logits
+
+    def _random(self, rows: int) -> Tensor:
+        decoder = self._runner.decoder
+        shape = (rows, decoder.config.vocab_size)
+        device = self._runner.device
+        return torch.randn(shape, generator=self._generator, device=device).to(decoder.dtype)
+
+
+def _set(table: Tensor, entries: list[tuple[int, int, int]]) -> None:
+    if entries:
+        row, block, page = torch.tensor(entries, device=table.device).T
+        table[row, block] = page.int()

@@ -1,0 +1,76 @@
+"""Bytes: how many sequences fit a memory, and what a decode step has to read."""
+
+import torch
+from torch import Tensor
+
+from gossamer.engine import Engine
+from gossamer.engine.kv_cache import DENSE_SHARE, PLAIN, rule_of
+from gossamer.kv import Dense, KVConfig, KVShape, Side
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+SPARE = 2  # sequences' dense pages that the engine has beyond those of all that run
+
+
+def sequence_bytes(
+    kv: KVConfig, shape: KVShape, dtype: torch.dtype, tokens: int
+) -> tuple[int, int]:
+    """(stored, dense) bytes of one sequence of so many tokens."""
+    rule, side = rule_of(kv, dtype), Side(Dense(PLAIN[dtype]))
+    block = KVConfig(side, side).block_bytes(shape)
+    if rule.plain:
+        return -(-tokens // BLOCK_TOKENS) * block, 0
+    stored = max(0, rule.compressed_before(tokens - 1) - rule.sink)
+    return stored * kv.block_bytes(shape), rule.dense_pages * block
+
+
+def memory_for(
+    kv: KVConfig, shape: KVShape, dtype: torch.dtype, tokens: int, sequences: int
+) -> int:
+    """Bytes in which so many sequences run without preemption, with max_num_seqs one more."""
+    stored, dense = sequence_bytes(kv, shape, dtype, tokens)
+    windows = (sequences + SPARE) * dense
+    return max(sequences * stored + windows + kv.block_bytes(shape), DENSE_SHARE * windows)
+
+
+def sequences_that_fit(
+    kv: KVConfig, shape: KVShape, dtype: torch.dtype, tokens: int, memory: int
+) -> int:
+    """How many sequences of so many tokens run in `memory`. ValueError for none."""
+    stored, dense = sequence_bytes(kv, shape, dtype, tokens)
+    fit = (memory - SPARE * dense) // (stored + dense)
+    if dense:
+        fit = min(fit, memory // DENSE_SHARE // dense - SPARE)
+    if fit < 1:
+        least = memory_for(kv, shape, dtype, tokens, 1)
+        raise ValueError(
+            f"kv_memory is {memory} bytes; must be at least {least} for {tokens} tokens of {kv}"
+        )
+    return fit
+
+
+def weight_bytes(engine: Engine) -> int:
+    """Weights that a step reads; of an embedding that is not the head too, only some rows."""
+    weights = engine.built.runner.decoder.weights
+    tensors = [weights.norm, weights.head]
+    tensors += [x for layer in weights.layers for x in vars(layer).values() if x is not None]
+    return sum(_bytes(x) for x in tensors)
+
+
+def kv_bytes_read(engine: Engine, tokens: int) -> int:
+    """K and V that the newest token of a sequence of so many attends to, in all layers."""
+    rule, size = engine.built.rule, engine.built.size
+    if rule.plain:
+        return tokens * size.stored_bytes // BLOCK_TOKENS
+    edge = rule.compressed_before(tokens - 1)
+    stored = edge - min(rule.sink, edge)
+    dense = (tokens - stored * BLOCK_TOKENS) * size.dense_bytes // BLOCK_TOKENS
+    return stored * size.stored_bytes + dense
+
+
+def weight_count(engine: Engine) -> int:
+    """Parameters that take part in a step's products."""
+    return weight_bytes(engine) // engine.built.dtype.itemsize
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()

@@ -1,0 +1,175 @@
+"""`gossamer bench` and benchmarks.engine: small runs, and what they write."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks import engine as benchmark
+from benchmarks.engine_plans import PLANS, QUICK
+from gossamer.bench import read_records
+from gossamer.cli.bench_commands import Options
+from gossamer.cli.fill import fill
+from gossamer.cli.main import app
+from gossamer.cli.runs import loaded
+from gossamer.cli.sizes import kv_bytes_read, memory_for, sequences_that_fit, weight_bytes
+from gossamer.cli.workloads import equal_requests, measure, random_requests
+from gossamer.engine.kv_cache import parse_kv
+from gossamer.kv import KVShape
+from gossamer.ops import kv_unpack
+
+SPARSE = "sparse:k=16,v=16"
+CACHES = ("--kv", "dense", "--kv", SPARSE)
+SHAPE = KVShape(layers=3, query_heads=4, kv_heads=2, head_dim=32)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def records_of(folder, op):
+    (path,) = folder.glob(f"*/{op}.jsonl")
+    return read_records(path)
+
+
+def test_throughput_of_drawn_lengths(words, tmp_path):
+    arguments = ("--requests", 5, "--input", "10,40", "--output", "5,40", "--results", tmp_path)
+    result = invoke("throughput", words, *CACHES, *arguments)
+    assert result.exit_code == 0, result.output
+    dense, sparse = records_of(tmp_path, "engine_throughput")
+    assert dense.shape[0] == sparse.shape[0] == 5
+    assert SPARSE in sparse.variant
+    assert dense.facts["output_tokens"] == sparse.facts["output_tokens"]
+    assert dense.facts["total_tokens_per_second"] > dense.facts["tokens_per_second"] > 0
+    assert dense.facts["kv_bytes"] == dense.facts["kv_bytes_dense"]
+
+
+def test_throughput_at_equal_memory(words, tmp_path):
+    arguments = ("--context", 384, "--output", 64, "--fill", "--kv-memory", "6MB")
+    result = invoke("throughput", words, *CACHES, *arguments, "--results", tmp_path)
+    assert result.exit_code == 0, result.output
+    dense, sparse = records_of(tmp_path, "engine_throughput")
+    assert 1 < dense.shape[0] < sparse.shape[0]
+    for record in (dense, sparse):
+        assert record.facts["preemptions"] == 0
+        assert record.facts["output_tokens"] == 64 * record.shape[0]
+        assert record.facts["kv_bytes"] <= 6e6
+
+
+def test_latency_and_what_stays_in_the_file(words, tmp_path):
+    common = ("--context", "33,100", "--output", 8, "--results", tmp_path)
+    result = invoke("latency", words, *CACHES, "--batch", "1,3", *common)
+    assert result.exit_code == 0, result.output
+    first = records_of(tmp_path, "engine_decode")
+    points = [(*record.shape, SPARSE in record.variant) for record in first]
+    assert points == [(b, c, kv) for kv in (False, True) for b in (1, 3) for c in (33, 100)]
+    for record in first:
+        assert record.low_ms <= record.median_ms <= record.high_ms
+        assert record.ceiling_share > 0
+        assert record.bytes == record.facts["weight_bytes"] + record.facts["kv_bytes_read"]
+    assert len(records_of(tmp_path, "engine_first_token")) == 8
+    invoke("latency", words, "--batch", 1, *common)
+    again = records_of(tmp_path, "engine_decode")
+    assert [r.point for r in again] == [r.point for r in first]
+    assert again[2:] == first[2:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("throughput", "{tmp}/nowhere"), "there is no such model directory"),
+        (("throughput", "{words}", "--requests", 0), "--requests is 0; must be at least 1"),
+        (("throughput", "{words}", "--input", "9,3"), "--input is '9,3'; must be MIN,MAX"),
+        (("throughput", "{words}", "--output", "x"), "--output is 'x'; must be positive integers"),
+        (("throughput", "{words}", "--fill"), "--fill is there without --context"),
+        (("throughput", "{words}", "--context", 64), "--kv-memory is not there"),
+        (
+            ("throughput", "{words}", "--context", 64, "--output", 8, "--kv-memory", "1KB"),
+            "kv_memory is 1000 bytes; must be at least",
+        ),
+        (("throughput", "{words}"), "max_model_len is 2048; must be 2 to 512"),
+        (("latency", "{words}", "--batch", "1,a"), "--batch is '1,a'; must be positive integers"),
+        (("latency", "{words}", "--context", 0), "--context is '0'; must be positive integers"),
+        (("latency", "{words}", "--output", 1), "--output is 1; must be at least 2"),
+        (("latency", "{words}", "--context", 8, "--kv", "spares"), "KV spec 'spares'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words, tmp_path, arguments, message):
+    result = invoke(*(str(a).format(tmp=tmp_path, words=words) for a in arguments))
+    assert result.exit_code == 2
+    (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in result.output
+
+
+def test_requests_are_as_drawn():
+    requests = random_requests(50, 200, (3, 5), (7, 9), seed=1)
+    assert requests == random_requests(50, 200, (3, 5), (7, 9), seed=1)
+    assert requests != random_requests(50, 200, (3, 5), (7, 9), seed=2)
+    assert {len(r.ids) for r in requests} == {3, 4, 5}
+    assert {r.output for r in requests} == {7, 8, 9}
+    assert {token for r in requests for token in r.ids} == set(range(50))
+
+
+@pytest.mark.parametrize("kv", ["dense", "dense:int8", SPARSE, f"{SPARSE},window=64,sink=32"])
+@pytest.mark.parametrize("tokens", [20, 130, 500])
+def test_what_fits_runs_without_preemption(words, kv, tokens):
+    config = parse_kv(kv, torch.float32)
+    memory = memory_for(config, SHAPE, torch.float32, tokens, 5)
+    assert sequences_that_fit(config, SHAPE, torch.float32, tokens, memory) >= 5
+    more = {"max_num_seqs": 6, "max_model_len": tokens, "prefix_caching": False}
+    with loaded(str(words), kv=kv, kv_memory=memory, **more) as llm:
+        fill(llm)
+        found = measure(llm, equal_requests(97, 5, tokens - 10, 10))
+    assert found.preemptions == 0
+    assert [len(tokens) for tokens in found.tokens] == [10] * 5
+
+
+@pytest.mark.parametrize("kv", ["dense", SPARSE])
+def test_bytes_of_a_step(words, kv):
+    with loaded(str(words), kv=kv, kv_memory="4MB") as llm:
+        weights = weight_bytes(llm.engine)
+        everything = sum(p.numel() for p in [llm.engine.built.runner.decoder.weights.embedding])
+        per_token = 3 * 2 * 2 * 32 * 4  # layers, K and V, heads, head_dim, bytes
+        assert kv_bytes_read(llm.engine, 10) == 10 * per_token
+        share = kv_bytes_read(llm.engine, 512) / (512 * per_token)
+    assert share == 1 if kv == "dense" else 0.3 < share < 0.5
+    layer = 64 * (4 + 2 * 2) * 32 + 4 * 32 * 64 + 3 * 64 * 96 + 2 * 64
+    assert weights == 4 * (3 * layer + 64 + everything)
+
+
+def test_filled_pages_are_valid_blocks(words):
+    with loaded(str(words), kv=SPARSE, kv_memory="4MB") as llm:
+        fill(llm)
+        cache = llm.engine.built.runner.cache
+        last = torch.arange(len(cache.k) * 32 - 32, len(cache.k) * 32)
+        for pool, fmt in ((cache.k, cache.k_fmt), (cache.v, cache.v_fmt)):
+            rows = kv_unpack(pool.flatten(1, 2), last, fmt, torch.float32)
+            assert ((rows != 0).sum(-1) == 16).all()
+            assert 1 < rows[rows != 0].std() < 2
+
+
+@pytest.mark.parametrize("random_weights", [False, True])
+def test_the_engine_and_transformers_agree(words, random_weights):
+    """benchmarks.engine raises if a greedy token differs."""
+    plan = replace(PLANS["cpu"], **QUICK, model=str(words), random_weights=random_weights)
+    options = Options(plan.model, ["dense"], "float32", "cpu", random_weights=random_weights)
+    records = benchmark.against_transformers(plan, options)
+    assert [r.backend for r in records] == ["gossamer", "transformers"] * 2
+    assert all(r.facts["equal_tokens"] == 1 for r in records[1::2])
+    assert all("transformers" in r.versions for r in records[1::2])
+    assert records[0].point == records[1].point
+
+
+def test_tokens_that_differ_are_an_error():
+    assert benchmark._equal_share([[1, 2, 3, 4]], [[1, 9, 3, 4]], strict=False) == 0.25
+    with pytest.raises(benchmark.WrongResultError, match=r"25\.0%"):
+        benchmark._equal_share([[1, 2, 3, 4]], [[1, 9, 3, 4]], strict=True)
+
+
+@pytest.mark.parametrize("part", ["context", "memory"])
+def test_other_parts_of_the_benchmark(words, part):
+    plan = replace(PLANS["cpu"], **QUICK, model=str(words))
+    options = Options(plan.model, ["dense", SPARSE], "float32", "cpu")
+    assert len(benchmark.PARTS[part](plan, options)) == {"context": 4, "memory": 2}[part]
