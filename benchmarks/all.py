@@ -8,6 +8,7 @@ from benchmarks import (
     kv_append,
     kv_pack,
     kv_unpack,
+    linear,
     rope,
     silu_mul,
 )
@@ -17,6 +18,7 @@ SUITES = (
     element_wise_mul_add.SUITE,
     fused_add_gelu.SUITE,
     fused_residual_rmsnorm.SUITE,
+    linear.SUITE,
     rope.SUITE,
     silu_mul.SUITE,
     kv_append.SUITE,

@@ -49,7 +49,7 @@ PLANS = {
         caches=("dense", "sparse:k=40,v=40"),
         modes=("transformers", "transformers static"),
         batches=(32,),
-        context=8192,
+        context=2048,  # transformers computes all prompts at once
         long_batches="32",
         long_context=8192,
         memory="40GB",
