@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.decode_report import CPU_TABLES, GPU_TABLES
+from benchmarks.engine_report import engine
 from benchmarks.markdown import shape_of, table
 from gossamer.bench import Record, read_records
 from gossamer.bench.peers import Peers
@@ -139,6 +140,7 @@ def updated(page: str, results: Path = RESULTS) -> str:
         "losses": partial(by_device, loss_table, results),
         "kv": partial(by_device, kv_table, results, files="kv_*"),
         "quality": quality_table,
+        "engine": partial(by_device, engine, results, files="engine_*"),
     }
     decode = partial(by_device, results=results, files="decode_attention")
     tables |= {name: partial(decode, make, gpu=True) for name, make in GPU_TABLES.items()}
