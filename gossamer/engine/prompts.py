@@ -32,7 +32,7 @@ def encode(prompt: Prompt, tokenizer: Any) -> Encoded:
     Raises ValueError for text without a tokenizer and chats without a template, and TypeError for
     things that are no prompt.
     """
-    if not isinstance(prompt, str) and not isinstance(prompt, Sequence):
+    if isinstance(prompt, bytes) or not isinstance(prompt, str | Sequence):
         raise TypeError(f"a prompt is {type(prompt).__name__}; must be text, token ids or a chat")
     if not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], Mapping)):
         return Encoded(tuple(prompt))  # type: ignore[arg-type]

@@ -63,6 +63,8 @@ class Completion:
             rest = self.detokenizer.finish()
             output.text += rest
             text += rest
+            if reason == "length" and self.detokenizer.stopped is not None:
+                reason, stop_reason = "stop", self.detokenizer.stopped  # it was held back till now
         output.finish_reason, output.stop_reason, output.error = reason, stop_reason, error
         return Delta(self.request, output.index, text, token_ids or [], reason)
 

@@ -1,5 +1,6 @@
 """Engines on the CPU in float32, and the logits that they compute on the way."""
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from gossamer.engine import LLM, RequestOutput, SamplingParams
 from gossamer.models import EMBEDDED
 from gossamer.models.embedded import embedded_path
+from tests.models.tiny import VOCAB, tiny_directory
 
 TEXT = Path(__file__).parents[2] / "benchmarks" / "data" / "wikitext2-test-excerpt.txt"
 
@@ -82,3 +84,33 @@ def worst(mine: dict[int, Tensor], theirs: dict[int, Tensor]) -> float:
     assert mine.keys() == theirs.keys()
     a, b = (torch.stack([x[p] for p in sorted(x)]).double() for x in (mine, theirs))
     return float((a - b).abs().max() / b.abs().max())
+
+
+# Of the tiny tokenizer: 0 is unknown, 1 and 2 begin and end a text, the others are characters.
+CHARACTERS = [chr(code) for code in range(32, 126)]
+TEMPLATE = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def tiny_with_tokenizer(path: Path, family: str = "llama", **settings: Any) -> Any:
+    """A tiny random model whose tokens are characters, with a chat template."""
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tiny_directory(family, path, **settings)
+    known = {token: id for id, token in enumerate(["<unk>", "<s>", "</s>", *CHARACTERS])}
+    assert len(known) == VOCAB
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="<unk>"))
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    tokenizer.pre_tokenizer, tokenizer.decoder = split, tokenizers.decoders.Fuse()
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.save(str(path / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "clean_up_tokenization_spaces": False,
+        "chat_template": TEMPLATE,
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return model

@@ -12,6 +12,8 @@ makes them. Seeing a block dense that should be compressed moves all long ones b
 test shows.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +21,9 @@ import pytest
 import torch
 
 from gossamer.engine import LLM, RequestOutput
-from gossamer.engine.kv_cache import PLAIN, parse_kv, rule_of
+from gossamer.engine.pages import PagePool
 from gossamer.integrations.transformers import calibrate
 from gossamer.kv import Calibration, KVConfig
-from gossamer.kv.layouts import Dense, Side
 from gossamer.models import open_model
 from tests.engine.oracle import oracle_logits
 from tests.engine.serving import (
@@ -51,7 +52,7 @@ FORMATS = (
     "sparse:k=8,v=8,prefill=dense",
 )
 CHUNKABLE = [spec for spec in FORMATS if "prefill=dense" not in spec]
-LONGEST, NEW = 256, 20
+LONGEST, NEW = 256, 12
 TOLERANCE, TIE, TIES = 1e-4, 1e-2, 5
 
 
@@ -179,21 +180,30 @@ def test_after_a_prefix_cache_hit(tiny, spec):
     assert_empty(llm)
 
 
-def tight_memory(spec: str, llm: LLM) -> int:
-    """Bytes that hold one sequence of LONGEST tokens and little more."""
-    kv, shape = parse_kv(spec, torch.float32), llm.engine.built.source.config.kv_shape
-    side = Side(Dense(PLAIN[torch.float32]))
-    dense = KVConfig(side, side).block_bytes(shape)
-    rule = rule_of(kv, torch.float32)
-    return (rule.least_dense_pages + 1) * dense + (LONGEST // 32 + 1) * kv.block_bytes(shape)
+@contextmanager
+def only(pool: PagePool, pages: int) -> Iterator[None]:
+    """Someone else has all but so many pages."""
+    taken = [pool.take() for _ in range(pool.size - pages)]
+    yield
+    for page in taken:
+        pool.release(page)
+
+
+@pytest.mark.parametrize("spec", FORMATS)
+def test_after_preemption(tiny, spec):
+    llm, logits = tiny.llm(spec)
+    with only(llm.engine.manager.stored, LONGEST // 32):
+        tiny.check(spec, llm.generate(tiny.prompts, greedy(NEW)), logits)
+    assert llm.engine.stats.preemptions > 0
+    assert_empty(llm)
 
 
 @pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("spec", FORMATS)
-def test_after_preemption(tiny, spec, caching):
-    memory = tight_memory(spec, tiny.served_alone(spec)[2])
-    llm, logits = tiny.llm(spec, kv_memory=memory, prefix_caching=caching)
-    tiny.check(spec, llm.generate(tiny.prompts, greedy(NEW)), logits)
+def test_after_preemption_for_dense_pages(tiny, caching):
+    spec = "sparse:k=8,v=6,window=64"
+    llm, logits = tiny.llm(spec, prefix_caching=caching, max_num_batched_tokens=64)
+    with only(llm.engine.manager.dense, llm.engine.manager.rule.most_dense_pages + 2):
+        tiny.check(spec, llm.generate(tiny.prompts, greedy(NEW)), logits)
     assert llm.engine.stats.preemptions > 0
     assert_empty(llm)
 
