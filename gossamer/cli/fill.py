@@ -62,7 +62,7 @@ class FillExecutor:
             return self._decode(step)
         # What would be compressed in this step is as random in the pages it goes to.
         moves = replace(step.moves, compress=[], pack=[])
-        logits = [self._random(sum(span.sample for span in step.spans[decodes:]))]
+        logits = [self._random(sum(span.logits for span in step.spans[decodes:]))]
         if decodes:
             alone = StepInput(step.ids[:decodes], step.spans[:decodes], moves)
             logits.insert(0, self._decode(alone))

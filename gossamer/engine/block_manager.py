@@ -87,7 +87,7 @@ class BlockManager:
         At least one token is left to compute, as its logits are needed.
         """
         assert not seq.stored + seq.dense, "it has pages already"
-        if not self.prefix_caching:
+        if not self.prefix_caching or seq.params.prompt_logprobs:
             return 0
         rule, most = self.rule, (len(seq) - 1) // BLOCK_TOKENS
         names = [seq.block_hash(block, self.root) for block in range(most)]

@@ -6,6 +6,8 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
@@ -70,6 +72,8 @@ class Engine:
         if params.stop and self.tokenizer is None:
             raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
+        if params.prompt_logprobs:
+            request.output.prompt_logprobs = [None] * len(ids)
         for index in range(params.n):
             # Without a seed of its own, what a request samples depends on when it came, no more.
             base = (self.options.seed, number) if params.seed is None else (params.seed,)
@@ -120,7 +124,7 @@ class Engine:
         sampling = [chunk for chunk in schedule.chunks if chunk.samples]
         completions = [self.requests[c.seq.request_id].running[c.seq] for c in sampling]
         try:
-            logits = self.executor.run(schedule.input)
+            logits = self._score(schedule, self.executor.run(schedule.input))
             sampled = sample(logits, [completion.row for completion in completions])
         except BaseException as error:
             self._fail(schedule, error)
@@ -132,6 +136,20 @@ class Engine:
             if delta.finish_reason is not None:
                 self._end(completion, delta)
         return deltas
+
+    def _score(self, schedule: Schedule, logits: Tensor) -> Tensor:
+        """Prompt tokens get their log probabilities; returns the logits to sample from."""
+        if not any(span.score for span in schedule.input.spans):
+            return logits
+        last, row = [], 0
+        for chunk, span in zip(schedule.chunks, schedule.input.spans, strict=True):
+            if span.score:
+                completion = self.requests[chunk.seq.request_id].running[chunk.seq]
+                completion.score(chunk.start, logits[row : row + span.logits])
+            row += span.logits
+            if span.sample:
+                last.append(row - 1)
+        return logits[last]
 
     def _end(self, completion: Completion, delta: Delta) -> Delta:
         seq = completion.seq

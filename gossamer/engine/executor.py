@@ -12,7 +12,7 @@ class Executor(Protocol):
     """Runs steps in order."""
 
     def run(self, step: StepInput) -> Tensor:
-        """Logits [samples, vocab] of the spans that sample, in order."""
+        """Logits [rows, vocab] after the tokens that spans want them of, in order."""
         ...
 
     def close(self) -> None:

@@ -43,13 +43,17 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A request and its n outputs. prompt: its text, where it was given as text or chat."""
+    """A request and its n outputs. prompt: its text, where it was given as text or chat.
+
+    prompt_logprobs: if asked for, of each prompt token given those before it; None for the first.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
+    prompt_logprobs: list[float | None] | None = None
 
     @property
     def finished(self) -> bool:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from gossamer.engine.detokenizer import Detokenizer, Tokenizer
 from gossamer.engine.outputs import (
     CompletionOutput,
@@ -13,6 +15,9 @@ from gossamer.engine.outputs import (
 from gossamer.engine.sampler import Sampled
 from gossamer.engine.sampling_row import SamplingRow
 from gossamer.engine.sequence import Sequence
+from gossamer.engine.transfer import ints
+
+SCORED_AT_ONCE = 256  # rows of float32 logits: 50 MB with a vocabulary of 49,152
 
 
 @dataclass(eq=False)
@@ -26,6 +31,17 @@ class Completion:
     detokenizer: Detokenizer | None
     limit: int  # output tokens
     eos_ids: tuple[int, ...] = ()
+
+    def score(self, start: int, logits: Tensor) -> None:
+        """Note what logits [tokens, vocab] after prompt tokens start onwards say of the next."""
+        assert self.request.prompt_logprobs is not None, "only where it was asked for"
+        targets = self.seq.prompt_ids[start + 1 : start + 1 + len(logits)]
+        for first in range(0, len(targets), SCORED_AT_ONCE):
+            ids = ints(targets[first : first + SCORED_AT_ONCE], logits.device)
+            rows = logits[first : first + len(ids)].float().log_softmax(-1)
+            found = rows.gather(1, ids[:, None]).flatten().tolist()
+            begin = start + 1 + first
+            self.request.prompt_logprobs[begin : begin + len(found)] = found
 
     def take(self, sampled: Sampled) -> Delta:
         """Add the sampled token and decide whether that was the last."""

@@ -42,7 +42,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, step: StepInput) -> Tensor | None:
-        """Logits [samples, vocab] of the spans that sample, in order; None on ranks above 0."""
+        """Logits [rows, vocab] after the tokens that spans want them of; None on ranks above 0."""
         self._set(self.stored_table, step.moves.stored)
         self._set(self.dense_table, step.moves.dense)
         if step.moves.compress:
@@ -52,15 +52,19 @@ class ModelRunner:
         rows = [span.row for span in step.spans for _ in range(len(span))]
         if self.graphs is not None and step.decodes == len(step.spans):
             out = self.graphs.run(step.ids, positions, rows)
-            samples = [i for i, span in enumerate(step.spans) if span.sample]
-            return None if not self._has_head else out if len(samples) == len(out) else out[samples]
+            return self._wanted(out, step) if self._has_head else None
         ids, at, lines = self._numbers([step.ids, positions, rows])
         hidden = self.forward(ids, at, self._context(step, at, lines))
         if not self._has_head:
             return None
+        return self.decoder.logits(self._wanted(hidden, step))
+
+    def _wanted(self, rows: Tensor, step: StepInput) -> Tensor:
+        """Those rows of all tokens [tokens, ...] after which logits are wanted."""
         ends = accumulate(len(span) for span in step.spans)
-        last = [end - 1 for end, span in zip(ends, step.spans, strict=True) if span.sample]
-        return self.decoder.logits(hidden[self._numbers(last)])
+        each = (range(e - span.logits, e) for e, span in zip(ends, step.spans, strict=True))
+        wanted = [row for some in each for row in some]
+        return rows if len(wanted) == len(rows) else rows[self._numbers(wanted)]
 
     def close(self) -> None:
         """Forget the graphs: they refer to this runner, and would keep its memory."""

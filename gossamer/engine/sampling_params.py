@@ -30,6 +30,7 @@ class SamplingParams:
     max_tokens: None for as many as the context holds. min_tokens: nothing ends the output before.
     logprobs: how many of the likeliest tokens to report beside the sampled one, with the log
     probabilities that the model gave them (before everything above); None reports nothing.
+    prompt_logprobs: whether to report the log probability of each prompt token, too.
     n: how many outputs.
     """
 
@@ -48,12 +49,13 @@ class SamplingParams:
     max_tokens: int | None = 256
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: bool = False
     n: int = 1
 
     def __post_init__(self) -> None:
         self._check_reals()
         self._check_integers()
-        for name in ("include_stop_str_in_output", "ignore_eos"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "prompt_logprobs"):
             if type(getattr(self, name)) is not bool:
                 raise TypeError(f"{name} is {getattr(self, name)!r}; must be True or False")
         object.__setattr__(self, "stop", _strings("stop", self.stop))

@@ -34,6 +34,11 @@ class Chunk:
         """Whether this completes the sequence, so that its next token can be sampled."""
         return self.end == len(self.seq)
 
+    @property
+    def scores(self) -> bool:
+        """Whether log probabilities of prompt tokens come of it."""
+        return self.seq.params.prompt_logprobs and self.start < len(self.seq.prompt_ids)
+
 
 @dataclass(eq=False)
 class Schedule:
@@ -91,7 +96,10 @@ class Scheduler:
         for chunk in chunks:
             chunk.kept = self.manager.keep_for_prefixes(chunk.seq, chunk.start, chunk.end, moves)
         whole = self.manager.rule.whole_prompts
-        spans = [Span(c.seq.row, c.start, c.end, c.samples, whole and c.start == 0) for c in chunks]
+        spans = [
+            Span(c.seq.row, c.start, c.end, c.samples, whole and c.start == 0, c.scores)
+            for c in chunks
+        ]
         ids = [token for c in chunks for token in c.seq.tokens(c.start, c.end)]
         return StepInput(ids, spans, moves)
 

@@ -12,8 +12,8 @@ from gossamer.engine.block_manager import Moves
 class Span:
     """Tokens start to end - 1 of the sequence in line `row` of the page tables.
 
-    sample: whether the logits after its last token are wanted. whole_prompt: all of it is attended
-    to densely (prefill=dense).
+    sample: whether the logits after its last token are wanted; score: those after all of them.
+    whole_prompt: all of it is attended to densely (prefill=dense).
     """
 
     row: int
@@ -21,6 +21,12 @@ class Span:
     end: int
     sample: bool
     whole_prompt: bool = False
+    score: bool = False
+
+    @property
+    def logits(self) -> int:
+        """After how many of its last tokens logits are wanted."""
+        return len(self) if self.score else int(self.sample)
 
     def __len__(self) -> int:
         return self.end - self.start
