@@ -22,7 +22,6 @@ struct DecodeAttention {
   const void* q;  // [sequences, q_len, kv_heads * group, head_dim], last dimension contiguous
   int64_t q_seq_stride, q_token_stride, q_head_stride;  // elements
   const int32_t* seq_lens;
-  DecodePool main, dense;
   int page_blocks;                 // blocks of a page
   int max_blocks;                  // blocks that fit the narrower table
   int window_blocks, sink_blocks;  // of the dense pool
@@ -30,6 +29,7 @@ struct DecodeAttention {
   int sliding;                     // tokens; 0: all
   void* out;                       // contiguous, like q
   float* lse;                      // contiguous [sequences, q_len, kv_heads * group]
+  DecodePool main, dense;          // last: what a kernel needs first should lie close together
 };
 
 }  // namespace gossamer

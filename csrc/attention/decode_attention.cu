@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <random>
 
 #include "attention/decode_attention.h"
 #include "attention/decode_kernel.cuh"
@@ -29,30 +31,32 @@ SharedLayout shared_layout(const DecodeAttention& w, bool turns) {
   const auto column_bytes = [](const KvFormat& f) { return f.sparse ? cuda::columns_bytes(f.chunks) : 0; };
   SharedLayout s{};
   s.warp_begin = aligned_up(cuda::query_bytes(Traits::D, Traits::Sets));
-  const int k_bytes = aligned_up(w.main.k.block_bytes), v_bytes = aligned_up(w.main.v.block_bytes);
-  s.v_stage = turns ? 0 : k_bytes;
-  s.columns = turns ? std::max(k_bytes, v_bytes) : k_bytes + v_bytes;
+  s.turns = turns;
   // Columns, and in the end the warp's results.
   const int results = cuda::PartialRows<Traits::D, Traits::Rows>::kFloats * int{sizeof(float)};
-  s.exchange = s.columns + aligned_up(std::max({column_bytes(w.main.k), column_bytes(w.main.v), results}));
+  s.k_stage = aligned_up(std::max({column_bytes(w.main.k), column_bytes(w.main.v), results}));
+  const int k_bytes = aligned_up(w.main.k.block_bytes), v_bytes = aligned_up(w.main.v.block_bytes);
+  s.v_stage = s.k_stage + (turns ? 0 : k_bytes);
+  s.exchange = s.k_stage + (turns ? std::max(k_bytes, v_bytes) : k_bytes + v_bytes);
   s.barriers = s.exchange + cuda::Exchange<Traits::Sets>::kBytes;
   s.warp_bytes = aligned_up(s.barriers + 16);
   return s;
 }
 
+// Bytes behind the last warp's that it may read: a column of a token whose bits are all set.
 template <class Traits>
-void launch_merge(const DecodeAttention& w, const Cut& cut, cudaStream_t stream) {
-  const int items = w.sequences * w.kv_heads * cut.tiles;
-  cudaLaunchAttribute overlap{};  // starts while decode_kernel ends, and waits for it where it must
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = items < cut.ctas ? dim3(items, Traits::Rows) : dim3(cut.ctas - 1);
-  config.blockDim = dim3(cuda::kMergeThreads);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, cuda::merge_kernel<typename Traits::T, Traits::D, Traits::Rows>, w, cut);
+int overrun(const SharedLayout& s) {
+  const bool columns = cuda::is_sparse(Traits::K) || cuda::is_sparse(Traits::V);
+  return columns ? std::max(cuda::columns_bytes(Traits::D / kChunk) - s.warp_bytes, 0) : 0;
+}
+
+// A number that no other launch has, in the upper 48 bits; see cuda::Arrivals.
+uint64_t next_ticket() {
+  static std::atomic<uint64_t> launches{static_cast<uint64_t>(std::random_device{}()) << 32 | std::random_device{}()};
+  uint64_t x = launches.fetch_add(1, std::memory_order_relaxed);
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;  // mixed, or else neighbours would look like counters of each other
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return (x ^ x >> 31) << 16 | uint64_t{1} << 63;
 }
 
 // Bytes from the first block of a pool to the last.
@@ -71,13 +75,13 @@ void launch(const DecodeCall& call) {
   // Less what the kernel has of its own.
   const int room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024;
   const auto fitting = [&](const SharedLayout& s) {
-    return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps);
+    return std::min((room - s.warp_begin - overrun<Traits>(s)) / s.warp_bytes, Traits::kMaxWarps);
   };
   SharedLayout shared = shared_layout<Traits>(w, false);
   if (Traits::kTogether && fitting(shared) < Traits::kMaxWarps) shared = shared_layout<Traits>(w, true);
   const int warps = fitting(shared);
   STD_TORCH_CHECK(warps > 0, "decode_attention: a block does not fit into shared memory");
-  shared.total = shared.warp_begin + warps * shared.warp_bytes;
+  shared.total = shared.warp_begin + warps * shared.warp_bytes + overrun<Traits>(shared);
   const auto kernel = cuda::decode_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
 
@@ -86,15 +90,23 @@ void launch(const DecodeCall& call) {
   cut.ctas = multiprocessors;
   cut.warps = warps;
   cut.least = kLeastUnits;
+  cut.factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * cuda::kLog2e;
+  cut.by_tiles = cuda::Divider(cut.tiles);
+  cut.by_ctas = cuda::Divider(cut.ctas);
+  cut.by_warps = cuda::Divider(cut.warps);
+  cut.by_group = cuda::Divider(w.group);
+  cut.by_page = cuda::Divider(w.page_blocks);
   // Units are counted in 32 bits: a longer sequence would be a wrong one.
   const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
-  w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 31) - 1) / items - 2 * warps));
+  w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 30) - 1) / items - 2 * warps));
   const int64_t floats = int64_t{2} * cut.ctas * cuda::PartialRows<Traits::D, Traits::Rows>::kFloats;
-  const Tensor partials = empty_contiguous(call.q, {floats}, aoti_torch_dtype_float32());
-  cut.partials = static_cast<float*>(partials.mutable_data_ptr());
+  // Counters, then partial results.
+  const Tensor memory = empty_contiguous(call.q, {4 * cut.ctas + floats}, aoti_torch_dtype_float32());
+  cut.arrivals = static_cast<uint64_t*>(memory.mutable_data_ptr());
+  cut.partials = static_cast<float*>(memory.mutable_data_ptr()) + 4 * cut.ctas;
+  cut.ticket = next_ticket();
   const cudaStream_t stream = cuda::current_stream(call.q);
   kernel<<<cut.ctas, warps * 32, shared.total, stream>>>(w, cut, shared);
-  launch_merge<Traits>(w, cut, stream);
   const cudaError_t failed = cudaGetLastError();
   STD_TORCH_CHECK(failed == cudaSuccess, "decode_attention: ", cudaGetErrorString(failed));
 }

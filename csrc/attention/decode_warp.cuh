@@ -26,14 +26,18 @@ struct DecodeTraits {
   static constexpr bool kTogether = is_sparse(K) && is_sparse(V);
   // 128 registers for 16 warps where the work is what takes time and they suffice, else 168 for 12.
   static constexpr int kMaxWarps = kTogether && Sets == 1 ? 16 : 12;
-  // Steps of the queries in registers: as many as fit without spilling.
-  static constexpr int kHeld = kTogether ? 0 : (K == Source::dense16 ? D / 8 : D / 32) / (Sets * Sets);
+  // Steps of the queries in registers: as many as fit without spilling. None of them where blocks are expanded: that
+  // needs the registers more (8 steps made it 6% slower).
+  static constexpr int kHeld = kTogether ? 0 : (K == Source::dense16 ? D / 8 - 2 : D / 32) / (Sets * Sets);
 };
 
-// How the shared memory of a CTA is used: the queries, then for every warp two stages, columns and so on.
+// How the shared memory of a CTA is used: the queries, then for every warp columns, stages and so on. Columns come
+// first because a bitmap that nobody wrote can have more bits than there are values: what is read then is garbage, but
+// lies within the allocation.
 struct SharedLayout {
   int warp_begin, warp_bytes;                // of the first warp, of each
-  int v_stage, columns, exchange, barriers;  // within a warp's; the stage of K is at 0, and V's too if they take turns
+  int k_stage, v_stage, exchange, barriers;  // within a warp's; both stages are the same if K and V take turns
+  bool turns;
   int total;
 };
 
@@ -44,19 +48,25 @@ enum class Kind { main, sink, recent };  // of blocks
 // Tokens [low, high) that each row of an item sees of each kind of block.
 struct RowLimits {
   int2 rows[3][8];
+  int whole_begin, whole_end;  // blocks of the main pool that all rows see whole
 
   template <int Rows>
-  __device__ __forceinline__ void set(const DecodeAttention& w, const Item<Rows>& item, int length) {
+  __device__ __forceinline__ void set(const DecodeAttention& w, const Cut& cut, const Item<Rows>& item, int length) {
     if (threadIdx.x >= 3 * Rows) return;
     const int kind = threadIdx.x / Rows, row = threadIdx.x % Rows;
-    const int position = length - w.q_len + item.query(w, row);
+    const int position = length - w.q_len + item.query(cut, row);
     int2 limits = {w.sliding ? max(position - w.sliding + 1, 0) : 0, position + 1};
     if (w.dense.table != nullptr && kind != static_cast<int>(Kind::sink)) {
       const int dense_from = (max(position, 0) / kBlockTokens - w.window_blocks) * kBlockTokens;
       if (kind == static_cast<int>(Kind::main)) limits.y = min(limits.y, dense_from);
       if (kind == static_cast<int>(Kind::recent)) limits.x = max(limits.x, dense_from);
     }
-    rows[kind][row] = row < item.rows && position >= 0 ? limits : int2{0, 0};
+    if (row >= item.rows || position < 0) limits = {0, 0};
+    rows[kind][row] = limits;
+    // From what the last row sees first to what the first row sees last.
+    if (kind != static_cast<int>(Kind::main)) return;
+    if (row == item.rows - 1) whole_begin = (limits.x + kBlockTokens - 1) / kBlockTokens;
+    if (row == 0) whole_end = max(limits.y, 0) / kBlockTokens;
   }
   __device__ __forceinline__ bool sees(Kind kind, int row, int token) const {
     const int2 limits = rows[static_cast<int>(kind)][row];
@@ -71,32 +81,39 @@ struct DecodeWarp {
   static constexpr bool kTogether = Traits::kTogether;
 
   const DecodeAttention& w;
+  const Cut& cut;
   const SharedLayout& shared;
   const RowLimits& limits;
   Stage stage_k, stage_v;
   uint32_t column;
   Exchange<Sets> exchange;
   int lane, warp, warps;
-  float factor;   // of products
   int phase = 0;  // of the barriers: blocks so far modulo 2
   bool poisoned;  // a number in the tables or lengths is wrong
   uint4 transpose;
+  uint32_t chunks;  // of K, and of V times 2^16: in a register, since a branch on it is in everybody's way
   uint32_t k_offset = 0, v_offset = 0;  // of blocks to come, one per lane
   Queries<D, Sets, Traits::kHeld> queries;
   State<D, Sets> state;
 
-  __device__ __forceinline__ DecodeWarp(const DecodeAttention& w, const SharedLayout& shared, uint8_t* memory,
-                                        const RowLimits& limits)
-      : w(w), shared(shared), limits(limits), lane(threadIdx.x % 32), warp(threadIdx.x / 32), warps(blockDim.x / 32) {
+  __device__ __forceinline__ DecodeWarp(const DecodeAttention& w, const Cut& cut, const SharedLayout& shared,
+                                        uint8_t* memory, const RowLimits& limits)
+      : w(w),
+        cut(cut),
+        shared(shared),
+        limits(limits),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32),
+        warps(blockDim.x / 32) {
     const uint32_t base = pinned(shared_address(memory) + shared.warp_begin + warp * shared.warp_bytes);
-    stage_k = {base, base + shared.barriers};
+    stage_k = {base + shared.k_stage, base + shared.barriers};
     stage_v = {base + shared.v_stage, base + shared.barriers + 8};
     stage_k.init(lane);
     stage_v.init(lane);
-    column = base + shared.columns + lane * 4;
+    column = base + lane * 4;
     exchange.init(base + shared.exchange, lane);
     transpose = transposer(lane);
-    factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * kLog2e;
+    chunks = pinned(w.main.k.chunks | w.main.v.chunks << 16);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -114,7 +131,7 @@ struct DecodeWarp {
   // Products to scores times log2(e): scaled and capped.
   __device__ __forceinline__ void finish_scores(Scores<Sets>& x) const {
 #pragma unroll
-    for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] *= factor;
+    for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] *= cut.factor;
     if (w.softcap > 0.0f) {
 #pragma unroll
       for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] = w.softcap * kLog2e * tanhf(x.s[i / 4][i % 4]);
@@ -132,6 +149,13 @@ struct DecodeWarp {
     }
   }
 
+  // Products to weights. `partly`: not all rows see all tokens of the block.
+  __device__ __forceinline__ void weigh(Scores<Sets>& x, bool partly, Kind kind, int block) {
+    finish_scores(x);
+    if (partly) mask_scores(x, kind, block);
+    state.template weigh<T>(x, exchange, lane);
+  }
+
   // ---- blocks of the main pool -------------------------------------------------------------------
 
   // Where this warp's next 32 blocks from `block` on are, one per lane.
@@ -139,8 +163,8 @@ struct DecodeWarp {
     const int mine = block + lane * warps;
     if (mine < end) {
       const DecodePool& pool = w.main;
-      const int page = pool.table[sequence * pool.table_stride + mine / w.page_blocks];
-      int64_t number = static_cast<int64_t>(page) * w.page_blocks + mine % w.page_blocks;
+      const int page = pool.table[sequence * pool.table_stride + cut.by_page(mine)];
+      int64_t number = static_cast<int64_t>(page) * w.page_blocks + cut.by_page.modulo(mine);
       if (page < 0 || number >= pool.num_blocks) {
         poisoned = true;
         number = 0;
@@ -164,7 +188,7 @@ struct DecodeWarp {
   }
 
   // Whether K and V take turns in one stage.
-  __device__ __forceinline__ bool turns() const { return kTogether && shared.v_stage == 0; }
+  __device__ __forceinline__ bool turns() const { return kTogether && shared.turns; }
 
   // Starts with blocks block, block + warps, ... below `end`.
   __device__ __forceinline__ void begin_main(int sequence, int head, int block, int end) {
@@ -175,11 +199,11 @@ struct DecodeWarp {
     if (!kTogether) fetch_v(0);
   }
 
-  // Goes on with them. Those in [whole.x, whole.y) are seen whole by all rows.
-  __device__ __forceinline__ void walk_main(int sequence, int head, int block, int end, int2 whole) {
+  // Goes on with them.
+  __device__ __forceinline__ void walk_main(int sequence, int head, int block, int end) {
 #pragma unroll 1
     for (int at = 0; block < end; block += warps, phase ^= 1) {
-      const bool more = block + warps < end, partly = block < whole.x || block >= whole.y;
+      const bool more = block + warps < end;
       // The lane that knows of the next block.
       const auto next = [&] {
         if (++at == 32) {
@@ -188,19 +212,23 @@ struct DecodeWarp {
         }
         return at;
       };
-      attend_staged(block, partly, more, at, next);
+      attend_staged(block, more, at, next);
     }
   }
 
+  // Lays a block out; its stage is free after that.
   template <Source S>
-  __device__ __forceinline__ SparseWords<D> open_sparse(const KvFormat& f, uint32_t block, bool valid) const {
+  __device__ __forceinline__ SparseWords<D> open_sparse(const KvFormat& f, int count, uint32_t block,
+                                                        bool valid) const {
     SparseWords<D> words(block, column, lane);
     if (!valid) words.clear();
+    __syncwarp();  // lanes store each other's words: all must have read what was there
     if (S == Source::sparse16) {
-      fill_column<T, Values::f16>(f, block, column, lane);
+      fill_column<T, Values::f16>(f, count, block, column, lane);
     } else {
-      fill_column<T>(f, block, column, lane);
+      fill_column<T>(f, count, block, column, lane);
     }
+    __syncwarp();
     return words;
   }
   template <Source S>
@@ -214,17 +242,16 @@ struct DecodeWarp {
 
   // A block that is on its way. `at`: the lane that knows of it; next(): makes that the next one, if there are more.
   template <class Next>
-  __device__ __forceinline__ void attend_staged(int block, bool partly, bool more, const int& at, const Next& next) {
+  __device__ __forceinline__ void attend_staged(int block, bool more, const int& at, const Next& next) {
+    const int whole_begin = limits.whole_begin, whole_end = limits.whole_end;  // loaded while the block arrives
+    stage_k.wait(phase, !kTogether);
+    const bool partly = block < whole_begin || block >= whole_end;
     bool valid = true;
     if (partly) valid = seen_by_some(Kind::main, block * kBlockTokens + lane);
     Scores<Sets> x;
-    stage_k.wait(phase, !kTogether);
     if constexpr (is_sparse(Traits::K)) {
-      auto words = open_sparse<Traits::K>(w.main.k, stage_k.data, valid);
-      if (turns()) {
-        __syncwarp();
-        fetch_v(at);
-      }
+      auto words = open_sparse<Traits::K>(w.main.k, chunks & 0xffff, stage_k.data, valid);
+      if (turns()) fetch_v(at);
       multiply_queries<T>(queries, words, x);
     } else {
       auto words = open_dense<Traits::K>(w.main.k, stage_k.data, valid);
@@ -232,13 +259,10 @@ struct DecodeWarp {
       __syncwarp();
       if (more) fetch_k(next());
     }
-    finish_scores(x);
-    if (partly) mask_scores(x, Kind::main, block);
-    state.template weigh<T>(x, exchange, lane);
-    if (!kTogether || turns()) stage_v.wait(phase, !kTogether && more);
     if constexpr (is_sparse(Traits::V)) {
-      auto words = open_sparse<Traits::V>(w.main.v, stage_v.data, valid);
-      __syncwarp();
+      // V is laid out before the weights are known: that fills the time in which scores become weights.
+      if (!kTogether || turns()) stage_v.wait(phase, !kTogether && more);
+      auto words = open_sparse<Traits::V>(w.main.v, chunks >> 16, stage_v.data, valid);
       if (more) {
         if (!kTogether) {
           fetch_v(at);
@@ -248,8 +272,11 @@ struct DecodeWarp {
           fetch_both(next());
         }
       }
+      weigh(x, partly, Kind::main, block);
       multiply_values<T>(words, transpose, exchange.weights(), state);
     } else {
+      weigh(x, partly, Kind::main, block);
+      stage_v.wait(phase, more);
       auto words = open_dense<Traits::V>(w.main.v, stage_v.data, valid);
       multiply_values<T>(words, transpose, exchange.weights(), state);
       __syncwarp();
@@ -261,8 +288,8 @@ struct DecodeWarp {
 
   __device__ __forceinline__ void attend_dense(int sequence, int head, int block, Kind kind) {
     const DecodePool& pool = w.dense;
-    const int page = pool.table[sequence * pool.table_stride + block / w.page_blocks];
-    const int64_t number = static_cast<int64_t>(page) * w.page_blocks + block % w.page_blocks;
+    const int page = pool.table[sequence * pool.table_stride + cut.by_page(block)];
+    const int64_t number = static_cast<int64_t>(page) * w.page_blocks + cut.by_page.modulo(block);
     if (page < 0 || number >= pool.num_blocks) {
       poisoned = true;
       return;
@@ -272,9 +299,7 @@ struct DecodeWarp {
     GlobalWords v(pool.v_blocks + number * pool.v_block_stride + head * pool.v_head_stride, lane, valid);
     Scores<Sets> x;
     multiply_queries<T>(queries, k, x);
-    finish_scores(x);
-    mask_scores(x, kind, block);
-    state.template weigh<T>(x, exchange, lane);
+    weigh(x, true, kind, block);
     multiply_values<T>(v, transpose, exchange.weights(), state);
   }
 };

@@ -107,17 +107,19 @@ struct PackedChunk {
   }
 };
 
-GOSSAMER_INLINE void store_column(uint32_t column, uint32_t before, const uint32_t (&v)[4]) {
+// `rows`: the address for store_words.
+GOSSAMER_INLINE void store_column(uint32_t rows, uint32_t before, const uint32_t (&v)[4]) {
+  static_assert(kColumnStride == 128);
+  uint32_t between[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    store_shared(column + 2 * i * kColumnStride, permute(i ? v[i - 1] : before, v[i], 0x5432));
-    store_shared(column + (2 * i + 1) * kColumnStride, v[i]);
-  }
+  for (int i = 0; i < 4; ++i) between[i] = permute(i ? v[i - 1] : before, v[i], 0x5432);
+  store_words(rows, between);
+  store_words(rows + kColumnStride, v);
 }
 
 // Chunks of a column, all of them loaded before the first is stored.
 template <class T, Values V, int Chunks>
-GOSSAMER_INLINE uint32_t fill_chunks(uint32_t from, uint32_t column, uint32_t scale, uint32_t before) {
+GOSSAMER_INLINE uint32_t fill_chunks(uint32_t from, uint32_t rows, uint32_t scale, uint32_t before) {
   PackedChunk<V> packed[Chunks];
 #pragma unroll
   for (int c = 0; c < Chunks; ++c) packed[c].load(from + c * kBlockTokens * PackedChunk<V>::kBytes);
@@ -125,14 +127,14 @@ GOSSAMER_INLINE uint32_t fill_chunks(uint32_t from, uint32_t column, uint32_t sc
   for (int c = 0; c < Chunks; ++c) {
     uint32_t v[4];
     packed[c].template unpack<T>(scale, v);
-    store_column(column + c * kChunk * kColumnStride, before, v);
+    store_column(rows + c * kChunk * kColumnStride, before, v);
     before = v[3];
   }
   return before;
 }
 
 template <class T, Values V>
-GOSSAMER_INLINE void fill_column(const KvFormat& f, uint32_t block, uint32_t column, int lane) {
+GOSSAMER_INLINE void fill_column(const KvFormat& f, int chunks, uint32_t block, uint32_t column, int lane) {
   uint32_t scale = 0;
   if constexpr (V != Values::f16) {
     uint16_t half;
@@ -141,36 +143,39 @@ GOSSAMER_INLINE void fill_column(const KvFormat& f, uint32_t block, uint32_t col
     scale = pack2<T>(x, x);
   }
   const uint32_t from = block + f.values_at + lane * PackedChunk<V>::kBytes;
+  const uint32_t rows = column - lane * 4 + words_offset(lane);
   uint32_t last = 0;
-  if (f.chunks == 5) {  // unrolled for the usual numbers
-    last = fill_chunks<T, V, 5>(from, column, scale, 0);
-  } else if (f.chunks == 4) {
-    last = fill_chunks<T, V, 4>(from, column, scale, 0);
-  } else if (f.chunks == 8) {
-    last = fill_chunks<T, V, 8>(from, column, scale, 0);
+  if (__builtin_expect(chunks == 5, 1)) {  // unrolled for the usual numbers
+    last = fill_chunks<T, V, 5>(from, rows, scale, 0);
+  } else if (chunks == 4) {
+    last = fill_chunks<T, V, 4>(from, rows, scale, 0);
+  } else if (chunks == 8) {
+    last = fill_chunks<T, V, 4>(from, rows, scale, 0);
+    last = fill_chunks<T, V, 4>(from + 4 * kBlockTokens * PackedChunk<V>::kBytes, rows + 4 * kChunk * kColumnStride,
+                                scale, last);
   } else {
 #pragma unroll 1
-    for (int c = 0; c < f.chunks; ++c) {
-      last = fill_chunks<T, V, 1>(from + c * kBlockTokens * PackedChunk<V>::kBytes, column + c * kChunk * kColumnStride,
+    for (int c = 0; c < chunks; ++c) {
+      last = fill_chunks<T, V, 1>(from + c * kBlockTokens * PackedChunk<V>::kBytes, rows + c * kChunk * kColumnStride,
                                   scale, last);
     }
   }
-  store_shared(column + f.chunks * kChunk * kColumnStride, last >> 16);
+  store_shared(column + chunks * kChunk * kColumnStride, last >> 16);
 }
 
 // Lays the values of the lane's token out in its column.
 template <class T>
-GOSSAMER_INLINE void fill_column(const KvFormat& f, uint32_t block, uint32_t column, int lane) {
-  if (f.values == Values::i8) return fill_column<T, Values::i8>(f, block, column, lane);
-  if (f.values == Values::fp8) return fill_column<T, Values::fp8>(f, block, column, lane);
-  if (f.values == Values::i4) return fill_column<T, Values::i4>(f, block, column, lane);
-  fill_column<T, Values::f16>(f, block, column, lane);  // 16 bits of either kind, as they are
+GOSSAMER_INLINE void fill_column(const KvFormat& f, int chunks, uint32_t block, uint32_t column, int lane) {
+  if (f.values == Values::i8) return fill_column<T, Values::i8>(f, chunks, block, column, lane);
+  if (f.values == Values::fp8) return fill_column<T, Values::fp8>(f, chunks, block, column, lane);
+  if (f.values == Values::i4) return fill_column<T, Values::i4>(f, chunks, block, column, lane);
+  fill_column<T, Values::f16>(f, chunks, block, column, lane);  // 16 bits of either kind, as they are
 }
 
 // ---- a word of the bitmap and the column into 16 channel pairs ----------------------------
 
-// `rank`: kept channels before this word, in each of its four bytes; moved past the word.
-GOSSAMER_INLINE void expand_word(uint32_t bits, uint32_t& rank, uint32_t column, uint32_t (&pairs)[16]) {
+// `at`: the address of the column's word at the rank of the first channel; moved past this word of the bitmap.
+GOSSAMER_INLINE void expand_word(uint32_t bits, uint32_t& at, uint32_t (&pairs)[16]) {
   uint32_t turned[8], one[8];  // bit k of every byte: at its top after turning by k + 1, at its bottom by k
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
@@ -183,18 +188,17 @@ GOSSAMER_INLINE void expand_word(uint32_t bits, uint32_t& rank, uint32_t column,
 #pragma unroll
   for (int i = 1; i < 4; ++i) upto[i] = upto[i - 1] + one[2 * i - 1] + one[2 * i];
   const uint32_t all = upto[3] + one[7];
-  const uint32_t before = all * 0x01010100u + rank;  // kept channels before each byte
-  rank = permute(before + all, 0, 0x3333);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t at = before + upto[i];
+  for (int byte = 0; byte < 4; ++byte) {
+    const uint32_t stride = static_cast<uint32_t>(kColumnStride) << (8 * byte);
 #pragma unroll
-    for (int byte = 0; byte < 4; ++byte) {
-      const uint32_t pair = load_shared(__dp4a(at, static_cast<uint32_t>(kColumnStride) << (8 * byte), column));
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t pair = load_shared(__dp4a(upto[i], stride, at));
       const uint32_t low = 8 | ((byte + 3) & 3), high = 12 | (i < 3 ? (byte + 3) & 3 : byte);
       const uint32_t mask = permute(turned[2 * i + 1], turned[(2 * i + 2) & 7], low * 0x11 | high * 0x1100);
       pairs[4 * byte + i] = pair & mask;
     }
+    at = __dp4a(all, stride, at);
   }
 }
 

@@ -10,11 +10,20 @@ namespace gossamer::cuda {
 struct Partial {
   float top = kNothing, sum = 0.0f, out = 0.0f;
 
-  __device__ __forceinline__ void add(float other_top, float other_sum, float other_out) {
-    const float high = fmaxf(top, other_top), keep = exp2_approx(top - high), take = exp2_approx(other_top - high);
-    top = high;
-    sum = sum * keep + other_sum * take;
-    out = out * keep + other_out * take;
+  // All at once: sums that wait for each other one by one would take N times as long.
+  template <int N>
+  __device__ __forceinline__ void add(const Partial (&others)[N]) {
+    float high = top;
+#pragma unroll
+    for (int i = 0; i < N; ++i) high = fmaxf(high, others[i].top);
+    const float keep = exp2_approx(top - high);
+    top = high, sum *= keep, out *= keep;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float take = exp2_approx(others[i].top - high);
+      sum += others[i].sum * take;
+      out += others[i].out * take;
+    }
   }
 };
 
@@ -54,13 +63,28 @@ GOSSAMER_INLINE void store_state(State<D, Sets>& state, int lane, const PartialR
   }
 }
 
-// One channel of one row to its place in the output.
-template <class T>
-GOSSAMER_INLINE void write_result(const Partial& p, T* out, float* lse, int channel) {
-  // Nothing seen: zero and -inf. A NaN anywhere stays a NaN.
-  out[channel] = static_cast<T>(p.sum == 0.0f ? 0.0f : p.out / p.sum);
-  if (channel == 0) *lse = p.sum == 0.0f ? -INFINITY : (p.top + log2f(p.sum)) / kLog2e;
-}
+// Counts the CTAs that have written their part of an item down, in a word of memory that nobody has cleared: its upper
+// 48 bits are the launch's ticket, or else it is of no meaning (what was there before is the ticket with a probability
+// of 2^-48). The last CTA leaves zero, so that a captured graph, which has its ticket for good, can count again.
+struct Arrivals {
+  uint64_t* word;
+
+  // Before the CTA's work, by one of its threads, while its first block is on its way.
+  __device__ __forceinline__ void open(uint64_t ticket) const {
+    const auto counter = reinterpret_cast<unsigned long long*>(word);
+    const unsigned long long before = __ldcg(counter);
+    if ((before ^ ticket) >> 16 != 0) atomicCAS(counter, before, static_cast<unsigned long long>(ticket));
+  }
+  // After it, by one thread; whether this was the last of `count`. The last CTA sees what the others wrote before their
+  // barriers.
+  __device__ __forceinline__ bool arrive(int count) const {
+    unsigned long long before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(word) : "memory");
+    const bool last = (before & 0xffff) + 1 == count;
+    if (last) *word = 0;
+    return last;
+  }
+};
 
 // The pieces of an item that begins in CTA `begin` and ends in `end`; `shared_begin`: another item comes before it
 // in CTA `begin`.
@@ -68,10 +92,15 @@ struct Pieces {
   int begin, end;
   bool shared_begin;
 
+  Pieces() = default;
   __device__ __forceinline__ Pieces(int item_begin, int room, int share)
-      : begin(item_begin / share), end((item_begin + room - 1) / share), shared_begin(item_begin % share != 0) {}
+      : begin(quotient(item_begin, share)), end(quotient(item_begin + room - 1, share)) {
+    shared_begin = item_begin != begin * share;
+  }
   __device__ __forceinline__ bool whole() const { return begin == end; }
+  __device__ __forceinline__ int count() const { return end - begin + 1; }
   __device__ __forceinline__ int slot(int cta) const { return 2 * cta + (cta == begin && shared_begin); }
+  __device__ __forceinline__ Arrivals arrivals(const Cut& cut) const { return {cut.arrivals + slot(begin)}; }
 };
 
 // An item: which rows of which sequence and head.
@@ -80,81 +109,55 @@ struct Item {
   int sequence, head, row_begin, rows;
 
   Item() = default;
-  __device__ __forceinline__ Item(const DecodeAttention& w, int tiles, int sequence, int number)
-      : sequence(sequence), head(number / tiles), row_begin(number % tiles * Rows) {
+  __device__ __forceinline__ Item(const DecodeAttention& w, const Cut& cut, int sequence, int number)
+      : sequence(sequence), head(cut.by_tiles(number)), row_begin(cut.by_tiles.modulo(number) * Rows) {
     rows = min(Rows, w.q_len * w.group - row_begin);
   }
-  __device__ __forceinline__ int query(const DecodeAttention& w, int row) const { return (row_begin + row) / w.group; }
-  __device__ __forceinline__ int query_head(const DecodeAttention& w, int row) const {
-    return head * w.group + (row_begin + row) % w.group;
+  __device__ __forceinline__ int query(const Cut& cut, int row) const { return cut.by_group(row_begin + row); }
+  __device__ __forceinline__ int query_head(const DecodeAttention& w, const Cut& cut, int row) const {
+    return head * w.group + cut.by_group.modulo(row_begin + row);
   }
   template <class T>
-  __device__ __forceinline__ const T* input(const DecodeAttention& w, int row) const {
-    return static_cast<const T*>(w.q) + sequence * w.q_seq_stride + query(w, row) * w.q_token_stride +
-           query_head(w, row) * w.q_head_stride;
+  __device__ __forceinline__ const T* input(const DecodeAttention& w, const Cut& cut, int row) const {
+    return static_cast<const T*>(w.q) + sequence * w.q_seq_stride + query(cut, row) * w.q_token_stride +
+           query_head(w, cut, row) * w.q_head_stride;
   }
   // One channel of one row to its place in the output. Nothing seen: zero and -inf. A NaN stays a NaN.
   template <class T>
-  __device__ __forceinline__ void write(const DecodeAttention& w, const Partial& p, int row, int channel) const {
+  __device__ __forceinline__ void write(const DecodeAttention& w, const Cut& cut, const Partial& p, int row,
+                                        int channel) const {
     const int64_t at =
-        (static_cast<int64_t>(sequence) * w.q_len + query(w, row)) * (w.kv_heads * w.group) + query_head(w, row);
-    static_cast<T*>(w.out)[at * w.head_dim + channel] = static_cast<T>(p.sum == 0.0f ? 0.0f : p.out / p.sum);
-    if (channel == 0) w.lse[at] = p.sum == 0.0f ? -INFINITY : (p.top + log2f(p.sum)) / kLog2e;
+        (static_cast<int64_t>(sequence) * w.q_len + query(cut, row)) * (w.kv_heads * w.group) + query_head(w, cut, row);
+    static_cast<T*>(w.out)[at * w.head_dim + channel] = static_cast<T>(p.sum == 0.0f ? 0.0f : __fdividef(p.out, p.sum));
+    if (channel == 0) w.lse[at] = p.sum == 0.0f ? -INFINITY : (p.top + __log2f(p.sum)) * (1.0f / kLog2e);
   }
 };
 
 // ---- items that several CTAs have a part of --------------------------------------------------
 
-constexpr int kMergeThreads = 512;
-
-// blockIdx.x: an item, if there are fewer of them than CTAs; else j for the item that crosses from piece j to piece
-// j + 1, if it begins in piece j. blockIdx.y: a row of it, or 0 for all.
+// All pieces of an item into the output; all threads of the CTA that was the last to write one.
 template <class T, int D, int Rows>
-__global__ void __launch_bounds__(kMergeThreads, 1)
-    merge_kernel(const __grid_constant__ DecodeAttention w, const __grid_constant__ Cut cut) {
-  constexpr int kGroups = kMergeThreads / D;  // of threads; each takes every so manieth piece
-  constexpr int kAtOnce = 8;                  // loads in flight
-  __shared__ Partial merged[kMergeThreads];
-  const int items = w.kv_heads * cut.tiles, j = blockIdx.x;
-  const bool by_item = w.sequences * items < cut.ctas;
-  const Place place =
-      by_item ? sequence_place(w, cut, j / items) : find_place(w, cut, [&](int share) { return (j + 1) * share - 1; });
-  if (!by_item && (j + 1) * place.share >= place.total) return;
-  const int room = room_of(cut, seen_blocks(w, w.seq_lens[place.sequence]).units(), place.equal);
-  const int number = by_item ? j % items : ((j + 1) * place.share - 1 - place.before) / room;
-  const Pieces pieces(place.before + number * room, room, place.share);
-  if (pieces.whole() || (!by_item && pieces.begin != j)) return;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-  const Item<Rows> item(w, cut.tiles, place.sequence, number);
-  const int channel = threadIdx.x % D, group = threadIdx.x / D;
-  for (int row = blockIdx.y; row < item.rows; row += gridDim.y) {
-    Partial mine;
-    for (int cta = pieces.begin + group; cta <= pieces.end; cta += kAtOnce * kGroups) {
-      float top[kAtOnce], sum[kAtOnce], out[kAtOnce];
+GOSSAMER_INLINE void merge_pieces(const DecodeAttention& w, const Cut& cut, const Item<Rows>& item,
+                                  const Pieces& pieces) {
+  constexpr int kAtOnce = 8;  // loads in flight
+#pragma unroll 1
+  for (int i = threadIdx.x; i < item.rows * D; i += blockDim.x) {
+    const int row = i / D, channel = i % D;
+    Partial all;
+#pragma unroll 1
+    for (int cta = pieces.begin; cta <= pieces.end; cta += kAtOnce) {
+      Partial some[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int from = min(cta + i * kGroups, pieces.end);
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (cta + j > pieces.end) continue;
         const PartialRows<D, Rows> p{cut.partials +
-                                     static_cast<int64_t>(pieces.slot(from)) * PartialRows<D, Rows>::kFloats};
-        top[i] = __ldcg(&p.top(row)), sum[i] = __ldcg(&p.sum(row)), out[i] = __ldcg(&p.out(row, channel));
+                                     static_cast<int64_t>(pieces.slot(cta + j)) * PartialRows<D, Rows>::kFloats};
+        some[j].top = __ldcg(&p.top(row)), some[j].sum = __ldcg(&p.sum(row)),
+        some[j].out = __ldcg(&p.out(row, channel));
       }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (cta + i * kGroups <= pieces.end) mine.add(top[i], sum[i], out[i]);
-      }
+      all.add(some);
     }
-    merged[threadIdx.x] = mine;
-    __syncthreads();
-    if (group == 0) {
-      for (int i = 1; i < kGroups; ++i) {
-        const Partial& other = merged[i * D + channel];
-        mine.add(other.top, other.sum, other.out);
-      }
-      item.template write<T>(w, mine, row, channel);
-    }
-    __syncthreads();
+    item.template write<T>(w, cut, all, row, channel);
   }
 }
 

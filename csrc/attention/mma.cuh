@@ -31,6 +31,22 @@ GOSSAMER_INLINE void store_shared(uint32_t address, uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 
+// Four registers of every lane: word i of lane l goes to base + 256 i + 4 l, and `address` is base + words_offset(l).
+// The whole warp; one instruction on sm_90, where 8 rows of 16 bytes of a matrix are the 32 words of a register.
+GOSSAMER_INLINE uint32_t words_offset(int lane) { return lane / 8 * 256 + lane % 8 * 16; }
+GOSSAMER_INLINE void store_words(uint32_t address, const uint32_t (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
+               "r"(x[2]), "r"(x[3])
+               : "memory");
+#else
+  const int lane = threadIdx.x % 32;
+  const uint32_t mine = address - words_offset(lane) + lane * 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) store_shared(mine + 256 * i, x[i]);
+#endif
+}
+
 // Keeps x in a register: where registers are short the compiler would rather compute it again, for every block.
 GOSSAMER_INLINE uint32_t pinned(uint32_t x) {
   asm volatile("" : "+r"(x));

@@ -10,11 +10,10 @@ namespace gossamer::cuda {
 template <int D>
 struct SparseWords {
   uint32_t bits[D / 32];
-  uint32_t column;
-  uint32_t rank = 0;
+  uint32_t at;  // in the column
 
   // The bitmap of a block in shared memory.
-  __device__ __forceinline__ SparseWords(uint32_t block, uint32_t column, int lane) : column(column) {
+  __device__ __forceinline__ SparseWords(uint32_t block, uint32_t column, int lane) : at(column) {
     if constexpr (D == 64) {
       const uint2 x = load_shared2(block + lane * 8);
       bits[0] = x.x, bits[1] = x.y;
@@ -35,7 +34,7 @@ struct SparseWords {
     const uint32_t word = bits[0];
 #pragma unroll
     for (int w = 0; w + 1 < D / 32; ++w) bits[w] = bits[w + 1];
-    expand_word(word, rank, column, pairs);
+    expand_word(word, at, pairs);
   }
 };
 

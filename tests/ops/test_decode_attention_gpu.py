@@ -210,6 +210,34 @@ def test_a_page_that_is_not_there_is_nan_for_its_sequence_alone(backend, which):
         _spoiled(call, replace(call, **{which: replace(pool, table=table)}), backend, want)
 
 
+@pytest.mark.parametrize("byte", [None, 0xFF], ids=["random", "ones"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(Fmt(128, 8), Fmt(128, 8), (1300, 1290, 0, 690), group=4),
+        Case(Fmt(128, 64), Fmt(128, 64), (1300, 1290, 0, 690), group=4),
+        Case(Fmt(128, 40, "int8"), Fmt(128, 120, "int8"), (1300, 1290, 0, 690), group=8),
+        Case(Fmt(64, 8, "fp8_e4m3"), Fmt(64, 16, "int4"), (1300, 1290, 0, 690), window=32),
+        Case(*INT4, (1300, 1290, 0, 690), group=8),
+    ],
+    ids=str,
+)
+def test_pages_that_nobody_wrote_harm_no_other_sequence(case, byte):
+    """Their bitmaps may have more bits than there are values to read."""
+    call = build(case, "cuda")
+    want = call.attend("cuda")
+    blocks = [call.main.k_blocks.clone(), call.main.v_blocks.clone()]
+    pages = call.main.table[1]
+    pages = pages[(pages >= 0) & (pages < len(blocks[0]))].long()
+    assert len(pages) > 30
+    for pool in blocks:
+        pool[pages] = torch.randint_like(pool[pages], 256) if byte is None else byte
+    main = replace(call.main, k_blocks=blocks[0], v_blocks=blocks[1])
+    got = replace(call, main=main).attend("cuda")
+    torch.cuda.synchronize()  # the device is still usable
+    assert same(got, want, [0, 2, 3])
+
+
 def _spoiled(
     call: Call, wrong: Call, backend: str, want: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
