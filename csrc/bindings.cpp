@@ -5,6 +5,7 @@
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
 #include "elementwise/silu_mul.h"
+#include "gemm/linear.h"
 #include "gossamer/cpu/isa.h"
 #include "kv/kv_pack.h"
 #include "kv/kv_unpack.h"
@@ -34,6 +35,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "kv_unpack(Tensor blocks, Tensor slots, int head_dim, int? keep, str values, str scales, "
       "ScalarType dtype) -> Tensor");
   m.def("fused_residual_rmsnorm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> (Tensor, Tensor)");
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("rope(Tensor x, Tensor positions, Tensor cos, Tensor sin, bool interleaved=False) -> Tensor");
   m.def("silu_mul(Tensor x) -> Tensor");
 }
@@ -46,6 +48,7 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cpu));
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cpu));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
+  m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cpu));
   m.impl("silu_mul", TORCH_BOX(&gossamer::silu_mul_cpu));
 }

@@ -41,6 +41,7 @@ struct PartialRows {
 template <int D, int Sets>
 GOSSAMER_INLINE void store_state(State<D, Sets>& state, int lane, const PartialRows<D, 4 * Sets>& to) {
   const int g = lane / 4, t = lane % 4;
+  __syncwarp();  // these results lie where other lanes have just read their columns
 #pragma unroll
   for (int set = 0; set < Sets; ++set) {
 #pragma unroll

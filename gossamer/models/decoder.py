@@ -10,12 +10,16 @@ from gossamer.models.config import ModelConfig
 from gossamer.models.rope import rope_tables
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import fused_residual_rmsnorm, rope, silu_mul
+from gossamer.ops import fused_residual_rmsnorm, linear, rope, silu_mul
 
 # attend(layer, q [T, Hq, D], k [T, Hk, D], v [T, Hk, D]) -> [T, Hq, D] or [T, Hq * D].
 # q and k are after RoPE; scaling (1 / sqrt(D)), causality and sliding windows are its own job.
 # All three are views with rows of D that are contiguous; heads are those of the shard.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+# Up to so many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
+# EPYC). There it stays ahead up to about 128 rows; CPUs with matrix units may cross earlier.
+FEW_ROWS = 16
 
 
 class Decoder:
@@ -53,20 +57,20 @@ class Decoder:
             x, residual = fused_residual_rmsnorm(delta, residual, layer.attention_norm, eps)
             delta = self._attention(index, layer, x, positions, attend)
             x, residual = fused_residual_rmsnorm(delta, residual, layer.mlp_norm, eps)
-            x = silu_mul(F.linear(x, layer.gate_up, layer.gate_up_bias))
-            delta = self.shard.reduce(F.linear(x, layer.down, layer.down_bias))
+            x = silu_mul(_linear(x, layer.gate_up, layer.gate_up_bias))
+            delta = self.shard.reduce(_linear(x, layer.down, layer.down_bias))
         return fused_residual_rmsnorm(delta, residual, weights.norm, eps)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
-        return F.linear(hidden, self.weights.head)
+        return _linear(hidden, self.weights.head, None)
 
     def _attention(
         self, index: int, layer: LayerWeights, x: Tensor, positions: Tensor, attend: Attend
     ) -> Tensor:
         tokens, dims = x.shape[0], self.config.head_dim
         queries, roped = self._query_heads, self._roped_heads
-        qkv = F.linear(x, layer.qkv, layer.qkv_bias).view(tokens, self._all_heads, dims)
+        qkv = _linear(x, layer.qkv, layer.qkv_bias).view(tokens, self._all_heads, dims)
         turned = qkv[:, :roped]  # q and k are neighbours: one norm, one rotation
         if layer.qk_norm is not None:
             # Rounded before the product with the weights, as transformers does.
@@ -76,5 +80,11 @@ class Decoder:
         turned = rope(turned, positions, self._cos, self._sin)
         out = attend(index, turned[:, :queries], turned[:, queries:], qkv[:, roped:])
         return self.shard.reduce(
-            F.linear(out.reshape(tokens, queries * dims), layer.o, layer.o_bias)
+            _linear(out.reshape(tokens, queries * dims), layer.o, layer.o_bias)
         )
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Our own product for the few rows of a decode step on a CPU, torch's for all others."""
+    few = x.is_cpu and x.shape[0] <= FEW_ROWS
+    return linear(x, weight, bias) if few else F.linear(x, weight, bias)

@@ -13,6 +13,7 @@ from gossamer.ops.kv_append import kv_append
 from gossamer.ops.kv_block import BlockFormat
 from gossamer.ops.kv_pack import kv_pack
 from gossamer.ops.kv_unpack import kv_unpack
+from gossamer.ops.linear import linear
 from gossamer.ops.registry import OPS, Op
 from gossamer.ops.rope import rope
 from gossamer.ops.silu_mul import silu_mul
@@ -31,6 +32,7 @@ __all__ = [
     "kv_append",
     "kv_pack",
     "kv_unpack",
+    "linear",
     "rope",
     "silu_mul",
     "use_backend",
