@@ -15,6 +15,7 @@ FLOORS = [
     {"bench", "kv"},
     {"diagnosis", "integrations", "models"},
     {"engine"},
+    {"evaluation"},
     {"cli"},
 ]
 

@@ -9,12 +9,14 @@ from gossamer.cli.bench import bench
 from gossamer.cli.calibrate import calibrate
 from gossamer.cli.chat import chat
 from gossamer.cli.doctor import doctor
+from gossamer.cli.eval import evaluate
 from gossamer.cli.generate import generate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(generate)
 app.command()(chat)
 app.add_typer(bench)
+app.command("eval")(evaluate)
 app.command()(calibrate)
 app.command()(doctor)
 

