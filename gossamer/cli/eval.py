@@ -10,6 +10,13 @@ from gossamer.cli import options as o
 DEFAULT_TASKS = "perplexity,lookup,needle,copying"
 
 Tasks = Annotated[str, typer.Option("--tasks", metavar="NAME,...", help="which tasks")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="SPEC", help="another method: kivi:4, snapkv:0.25; repeatable"),
+]
+LongBench = Annotated[
+    Path | None, typer.Option("--longbench", metavar="FOLDER", help="data of task longbench")
+]
 Text = Annotated[
     Path | None, typer.Option("--text", help="text of perplexity; in a checkout: WikiText-2's")
 ]
@@ -35,12 +42,14 @@ Seed = Annotated[int, typer.Option("--seed", help="of the examples")]
 def evaluate(
     model: o.Model,
     kv: o.Caches = None,
+    peer: Peers = None,
     tasks: Tasks = DEFAULT_TASKS,
     text: Text = None,
     filler: Filler = None,
     tokens: Tokens = None,
     context: Context = None,
     examples: Examples = None,
+    longbench: LongBench = None,
     lengths: Lengths = None,
     depths: Depths = None,
     results: ResultsFile = None,
@@ -66,6 +75,7 @@ def evaluate(
         job = evaluation.Job(
             model=model,
             caches=list(kv or []),
+            peers=list(peer or []),
             tasks=[name.strip() for name in tasks.split(",") if name.strip()],
             options=Options(
                 text=text,
@@ -75,6 +85,7 @@ def evaluate(
                 lengths=evaluation.numbers("lengths", lengths, int),
                 depths=evaluation.numbers("depths", depths, float),
                 filler=filler,
+                longbench=longbench,
                 seed=seed,
                 quick=quick,
             ),

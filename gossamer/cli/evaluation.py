@@ -3,8 +3,8 @@
 import gc
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +15,16 @@ from rich.console import Console
 from gossamer.engine import EngineConfig
 from gossamer.engine.kv_cache import parse_kv
 from gossamer.evaluation import plots
+from gossamer.evaluation.peers import Build, Peer, parse_peer
 from gossamer.evaluation.report import NOTE, markdown, rich_table
-from gossamer.evaluation.run import Plan, Result, evaluate
+from gossamer.evaluation.run import Open, Plan, Result, evaluate
 from gossamer.evaluation.store import Store
 from gossamer.evaluation.subject import EngineSubject, spec_name
 from gossamer.evaluation.suite import Options, check_tasks, make_tasks
 from gossamer.evaluation.summary import BASELINE
-from gossamer.models import Source, open_model
+from gossamer.integrations.transformers import load_model
+from gossamer.models import EMBEDDED, Source, open_model
+from gossamer.models.embedded import embedded_path
 
 LOG_WIDTH = 140  # a log has room for whole rows
 Number = TypeVar("Number", int, float)
@@ -29,13 +32,17 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Job:
-    """Tasks to run with each cache. baseline: a dense cache first, whether it is named or not."""
+    """Tasks to run with each cache and each peer (see gossamer.evaluation.peers).
+
+    baseline: a dense cache first, whether it is named or not.
+    """
 
     model: str
     caches: list[str]
     tasks: list[str]
     options: Options
     engine: dict[str, Any]
+    peers: list[str] = field(default_factory=list)
     baseline: bool = True
     results: Path | None = None
     plot: Path | None = None
@@ -56,13 +63,16 @@ def run(job: Job, *, as_markdown: bool) -> None:
     source = open_model(job.model)
     config = EngineConfig(model=source, **job.engine)
     specs = _specs(job, source, config)
-    tasks = make_tasks(job.tasks, job.options)
     longest = config.max_model_len or source.config.max_positions
+    tasks = make_tasks(job.tasks, job.options, longest)
     check_tasks(tasks, source.tokenizer(), longest)
     if job.plot is not None:
         plots.check()
     plan = _plan(job, source, config, tasks, specs)
-    subjects = {name: partial(_open, source, spec, job.engine) for name, spec in specs.items()}
+    subjects: dict[str, Open] = {
+        name: partial(_open, source, spec, job.engine) for name, spec in specs.items()
+    }
+    subjects |= _peers(job, config, source)
     results = evaluate(plan, subjects, Store(job.results), progress=True)
     _print(results, as_markdown=as_markdown)
     if job.plot is not None:
@@ -122,6 +132,20 @@ def _open(source: Source, spec: str, engine: dict[str, Any]) -> EngineSubject:
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return EngineSubject(source, spec, **engine)
+
+
+def _peers(job: Job, config: EngineConfig, source: Source) -> dict[str, Open]:
+    """How other methods are opened, by their specs. Raises ValueError for one that is wrong."""
+    builders = {spec: parse_peer(spec) for spec in job.peers}
+    device = config.resolved_device()
+    dtype = config.resolved_dtype(device, source.config.dtype)
+    path = embedded_path(job.model) if job.model in EMBEDDED else Path(job.model)
+    model = cache(partial(load_model, path, dtype=dtype, device=str(device)))  # once for all
+    return {spec: partial(_open_peer, build, model) for spec, build in builders.items()}
+
+
+def _open_peer(build: Build, model: Callable[[], tuple[Any, Any]]) -> Peer:
+    return build(*model())
 
 
 def _print(results: list[Result], *, as_markdown: bool) -> None:

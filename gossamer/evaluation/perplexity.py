@@ -61,7 +61,8 @@ class Perplexity:
         """One window at a time: each is known as soon as it is computed."""
         for index, window in enumerate(self.windows(subject.tokenizer)):
             if (name := f"window-{index}") not in done:
-                emit(_score(name, subject.loglikelihood([window])[0]))
+                first = subject.first_scored(len(window))
+                emit(_score(name, subject.loglikelihood([window])[0], first))
 
     def windows(self, tokenizer: Any) -> list[list[int]]:
         """Raises ValueError for a text that has no whole window."""
@@ -77,10 +78,13 @@ class Perplexity:
         return [ids[end - self.context : end] for end in ends]
 
 
-def _score(name: str, logprobs: list[float]) -> Score:
+def _score(name: str, logprobs: list[float], first: int) -> Score:
+    """Of log probabilities of tokens 1, 2, ...; pieces that begin before `first` do not count."""
+    skipped = -(-(first - 1) // PIECE_TOKENS)
+    counted = logprobs[skipped * PIECE_TOKENS :]
     sums = [
-        round(-math.fsum(logprobs[start : start + PIECE_TOKENS]), 6)
-        for start in range(0, len(logprobs), PIECE_TOKENS)
+        round(-math.fsum(counted[start : start + PIECE_TOKENS]), 6)
+        for start in range(0, len(counted), PIECE_TOKENS)
     ]
     meta = {"pieces": sums, "piece_tokens": PIECE_TOKENS}
-    return Score(name, -math.fsum(logprobs), float(len(logprobs)), meta)
+    return Score(name, -math.fsum(counted), float(len(counted)), meta)

@@ -143,6 +143,25 @@ def shared(
     return [base[name] for name in ids], [other[name] for name in ids]
 
 
+def paired_pieces(
+    base: Sequence[Score], other: Sequence[Score]
+) -> tuple[list[float], list[float], list[float]]:
+    """NLL sums of the pieces that both sides have, and their tokens.
+
+    Windows end with the same piece; a subject may leave out the first ones (Subject.first_scored).
+    """
+    before: list[float] = []
+    after: list[float] = []
+    tokens: list[float] = []
+    for ours, theirs in zip(base, other, strict=True):
+        (sums, weights), (others, _) = pieces([ours]), pieces([theirs])
+        both = min(len(sums), len(others))
+        before += sums[len(sums) - both :]
+        after += others[len(others) - both :]
+        tokens += weights[len(weights) - both :]
+    return before, after, tokens
+
+
 def pieces(scores: Sequence[Score]) -> tuple[list[float], list[float]]:
     """NLL sums and tokens of the pieces that scores of kind "nll" consist of.
 

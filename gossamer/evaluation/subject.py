@@ -41,6 +41,10 @@ class EngineSubject:
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=True)
         return [_known(output) for output in self._run(windows, [params] * len(windows))]
 
+    def first_scored(self, tokens: int) -> int:
+        """All but the first: the engine compresses as it goes."""
+        return 1
+
     def _run(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
     ) -> list[RequestOutput]:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.evaluation.copying import Copying
+from gossamer.evaluation.longbench.task import PREFIX, LongBench, longbench_tasks
 from gossamer.evaluation.perplexity import Perplexity
 from gossamer.evaluation.retrieval import Lookup, Needle
 from gossamer.evaluation.tasks import Task
 from gossamer.ops.checks import one_of
 
 TEXT = Path(__file__).parents[2] / "benchmarks/data/wikitext2-test-excerpt.txt"
+LONGBENCH = "longbench"
 NEEDLE_ROOM = 64  # tokens of the question and of the answer
 
 
@@ -20,7 +22,7 @@ class Options:
     """What a command line says; None for what the task thinks best.
 
     examples: of each task that generates; needles are at least one per length and depth. filler: a
-    file that haystacks and the filler of lookups are made of.
+    file that haystacks and the filler of lookups are made of. longbench: the folder of its data.
     """
 
     text: Path | None = None
@@ -30,6 +32,7 @@ class Options:
     lengths: tuple[int, ...] | None = None
     depths: tuple[float, ...] | None = None
     filler: Path | None = None
+    longbench: Path | None = None
     seed: int = 0
     quick: bool = False
 
@@ -84,11 +87,25 @@ TASKS: dict[str, Callable[[Options], Task]] = {
 }
 
 
-def make_tasks(names: Sequence[str], options: Options) -> list[Task]:
-    """Raises ValueError for an unknown name or a wrong option, and OSError for a missing file."""
+def make_tasks(names: Sequence[str], options: Options, longest: int) -> list[Task]:
+    """`longbench` is all of its tasks, `longbench-qasper` one of them; longest: see check_tasks.
+
+    Raises ValueError for an unknown name or a wrong option, and OSError for a missing file.
+    """
+    tasks: list[Task] = []
     for name in names:
-        one_of("task", name, TASKS)
-    return [TASKS[name](options) for name in names]
+        if name == LONGBENCH or name.startswith(PREFIX):
+            tasks += _longbench(name, options, longest)
+        else:
+            one_of("task", name, (*TASKS, LONGBENCH))
+            tasks.append(TASKS[name](options))
+    return tasks
+
+
+def _longbench(name: str, options: Options, longest: int) -> list[LongBench]:
+    some = None if name == LONGBENCH else [name]
+    given = options.or_quick("examples", 2)
+    return longbench_tasks(longest, options.longbench, some, **given)
 
 
 def check_tasks(tasks: Sequence[Task], tokenizer: Any, longest: int) -> None:

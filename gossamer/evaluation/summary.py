@@ -9,6 +9,7 @@ from gossamer.evaluation.statistics import (
     Change,
     Interval,
     paired_change,
+    paired_pieces,
     pieces,
     shared,
     weighted_mean,
@@ -65,6 +66,5 @@ def _change(base: Result | None, result: Result) -> Change | None:
         return None
     if result.kind == "accuracy":
         return paired_change([s.value for s in ours], [s.value for s in theirs])
-    before, weights = pieces(ours)
-    after, _ = pieces(theirs)
-    return paired_change(before, after, weights)
+    before, after, tokens = paired_pieces(ours, theirs)
+    return paired_change(before, after, tokens)

@@ -46,7 +46,8 @@ class Subject(Protocol):
     """What is examined: the engine with a cache, or a peer.
 
     name: how rows of tables call it. bytes_per_token: of the KV cache, beyond dense windows.
-    share: those bytes relative to dense float16.
+    share: those bytes relative to dense float16. first_scored: in a window of so many tokens, the
+    first one whose likelihood shows what the cache costs; 1 where all do.
     """
 
     @property
@@ -61,6 +62,7 @@ class Subject(Protocol):
     def generate(self) -> Generate: ...
     @property
     def loglikelihood(self) -> LogLikelihood: ...
+    def first_scored(self, tokens: int) -> int: ...
 
 
 Emit = Callable[[Score], None]

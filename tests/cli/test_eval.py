@@ -129,3 +129,37 @@ def test_smollm2_reads_its_text(tmp_path):
     dense, sparse = (line for line in lines_of(results) if line["status"] == "ok")
     assert 2 < dense["value"] / dense["weight"] < 4
     assert 0 < (sparse["value"] - dense["value"]) / dense["weight"] < 0.2
+
+
+def test_peers_stand_beside_caches(roomy, text, tmp_path):
+    """KIVI's whole windows, and of SnapKV, which prunes at the end of a prompt, the second half."""
+    results = tmp_path / "results.jsonl"
+    result = invoke(
+        *(roomy, "--kv", SPARSE, "--peer", "kivi:4", "--peer", "snapkv:0.5"),
+        *("--tasks", "perplexity", "--text", text, "--results", results, *SMALL),
+    )
+    assert result.exit_code == 0, result.output
+    scores = [line for line in lines_of(results) if "weight" in line]
+    weights = {line["subject"]: line["weight"] for line in scores}
+    assert weights == {"dense": 127, SPARSE: 127, "kivi:4": 127, "snapkv:0.5": 63}
+    assert all(name in result.stdout for name in weights)
+
+
+def test_a_wrong_peer_is_an_error(roomy, text):
+    result = invoke(roomy, "--peer", "kivvy:4", "--tasks", "perplexity", "--text", text, *SMALL)
+    assert result.exit_code == 2
+    assert "kivvy" in result.stderr
+    assert "kivi" in result.stderr
+
+
+def test_longbench_from_a_folder(roomy, tmp_path):
+    row = {"input": "What is w1?", "context": "w1 is w2. " * 20, "answers": ["w2"], "length": 40}
+    row |= {"dataset": "qasper", "language": "en", "all_classes": None, "_id": "a"}
+    (tmp_path / "qasper.jsonl").write_text(json.dumps(row) + "\n")
+    arguments = ("--longbench", tmp_path, "--no-baseline", "--kv", SPARSE, "--kv-memory", "16MB")
+    result = invoke(roomy, "--tasks", "longbench-qasper", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "longbench-qasper" in result.stdout
+    missing = invoke(roomy, "--tasks", "longbench-trec", *arguments)
+    assert missing.exit_code == 1
+    assert "trec.jsonl" in missing.stderr

@@ -29,6 +29,9 @@ class FakeSubject:
     def loglikelihood(self, windows):
         return [[-1.0] * (len(window) - 1) for window in windows]
 
+    def first_scored(self, tokens):
+        return 1
+
     def __enter__(self):
         return self
 

@@ -8,6 +8,7 @@ import pytest
 
 from gossamer.evaluation.statistics import (
     paired_change,
+    paired_pieces,
     pieces,
     ratio,
     shared,
@@ -105,6 +106,15 @@ def test_change_refuses_what_is_no_pair():
         paired_change([], [])
     with pytest.raises(ValueError, match="positive weights"):
         ratio([1.0], [0.0])
+
+
+def test_pieces_that_both_sides_have():
+    """A subject that left out its first two pieces is compared on the last one alone."""
+    whole = Score("a", 6.0, 130.0, {"pieces": [1.0, 2.0, 3.0], "piece_tokens": 64})
+    late = Score("a", 4.0, 2.0, {"pieces": [4.0], "piece_tokens": 64})
+    assert paired_pieces([whole], [late]) == ([3.0], [4.0], [2.0])
+    assert paired_pieces([late], [whole]) == ([4.0], [3.0], [2.0])
+    assert paired_pieces([whole], [whole])[2] == [64.0, 64.0, 2.0]
 
 
 def test_pieces_of_scores():
