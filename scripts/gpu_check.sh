@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with a GPU. Needs Python with torch, triton, pytest, hypothesis,
-# typer and rich, and no package index.
+# typer, rich, transformers and safetensors, and no package index.
 #
 # Uses the wheel in dist/ when there is one (`make wheel` builds it elsewhere), else builds the libraries
 # here, with cmake, ninja, nvcc and torch >= 2.13. GOSSAMER_RESULTS is the folder for the result files.
@@ -40,5 +40,6 @@ echo "== tests"
 "$python" -m pytest -q -m gpu -p no:cacheprovider
 echo "== benchmarks"
 "$python" -m benchmarks.all --device cuda --results "$results"
+"$python" -m benchmarks.engine --device cuda --results "$results"
 echo "== summary"
 "$python" -m benchmarks.report --results "$results"
