@@ -29,11 +29,6 @@ def text(tmp_path):
     return tmp_path / "text.txt"
 
 
-@pytest.fixture(autouse=True)
-def _no_git(monkeypatch):
-    monkeypatch.setenv("GOSSAMER_REVISION", "test")
-
-
 def invoke(*arguments):
     return CliRunner().invoke(app, ["eval", *map(str, arguments)])
 

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gossamer.bench.record import revision
 from gossamer.evaluation.run import Plan, evaluate, settings_of
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.tasks import Score
 from tests.evaluation.fakes import Counting, FakeSubject
 
 POINT = Point("task", "accuracy", {"n": 1}, "model", "dense", 0, {"dtype": "float32"})
-
-
-@pytest.fixture(autouse=True)
-def _no_git(monkeypatch):
-    monkeypatch.setenv("GOSSAMER_REVISION", "test")
 
 
 def lines_of(path):
@@ -103,7 +99,7 @@ def test_lines_say_everything(tmp_path):
         assert line["settings"] == {"examples": 4, "right": 2, "name": "counting"}
         assert (line["seed"], line["setup"]) == (3, {"dtype": "float32"})
         assert (line["share"], line["bytes_per_token"]) == (1.0, 100.0)
-        assert line["revision"] == "test"
+        assert line["revision"] == revision()
         assert {"gossamer", "torch"} <= set(line["versions"])
         assert line["device"]
 
