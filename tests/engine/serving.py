@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer.engine import LLM, RequestOutput, SamplingParams
+from gossamer.engine import LLM, Delta, RequestOutput, SamplingParams
 from gossamer.models import EMBEDDED
 from gossamer.models.embedded import embedded_path
 from tests.models.tiny import VOCAB, tiny_directory
@@ -114,3 +114,13 @@ def tiny_with_tokenizer(path: Path, family: str = "llama", **settings: Any) -> A
     }
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
     return model
+
+
+def tokens(output) -> list[int]:
+    return output.outputs[0].token_ids
+
+
+def joined(deltas: list[Delta], index: int = 0) -> tuple[str, list[int]]:
+    """Text and tokens of one output, put together from its increments."""
+    own = [delta for delta in deltas if delta.index == index]
+    return "".join(d.text for d in own), [token for d in own for token in d.token_ids]
