@@ -26,10 +26,6 @@ class CacheSize:
     stored_bytes: int
     dense_bytes: int
 
-    @property
-    def nbytes(self) -> int:
-        return self.stored_pages * self.stored_bytes + self.dense_pages * self.dense_bytes
-
 
 def parse_kv(spec: str | KVConfig, dtype: torch.dtype) -> KVConfig:
     """The cache that a spec names; a plain "dense" is in the type of the model.
@@ -118,10 +114,6 @@ class KVCache:
         self.k, self.v = pool(size.stored_pages, self.k_fmt), pool(size.stored_pages, self.v_fmt)
         self.dense_k = pool(size.dense_pages, self.dense_fmt)
         self.dense_v = pool(size.dense_pages, self.dense_fmt)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(pool.numel() for pool in (self.k, self.v, self.dense_k, self.dense_v))
 
     def compress(self, dense_pages: Tensor, stored_pages: Tensor) -> None:
         """Dense blocks into stored ones, all layers at once; both int64 [N] page numbers."""
