@@ -49,8 +49,8 @@ bench: $(VENV)/installed ## time every op on this machine; results in benchmarks
 bench-engine: $(VENV)/installed $(VENV)/smollm2 ## time the engine beside transformers; ARGS="--part context" for a part
 	$(BIN)/python -m benchmarks.engine $(ARGS)
 
-quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost in NLL, on a small model: half an hour on two cores
-	$(BIN)/python -m benchmarks.kv_quality
+quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small model, beside other methods; ARGS="--device cuda" on a GPU
+	$(BIN)/python -m benchmarks.quality $(ARGS)
 
 report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
 	$(PIP) install "matplotlib>=3.9"

@@ -1,6 +1,5 @@
 """The tables in the README and in docs/benchmarks.md, made from the committed result files."""
 
-import json
 from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import partial
@@ -12,6 +11,7 @@ import typer
 from benchmarks.decode_report import CPU_TABLES, GPU_TABLES
 from benchmarks.engine_report import engine
 from benchmarks.markdown import shape_of, table
+from benchmarks.quality_report import chosen_table, peer_table, quality_table
 from gossamer.bench import Record, read_records
 from gossamer.bench.peers import Peers
 from gossamer.bench.suite import RESULTS
@@ -21,8 +21,7 @@ from gossamer.ops.backends import PREFERENCE
 HEADLINE = [16, 128, 4096]
 HEADLINE_VARIANTS = ("", "approximate=none", "b,c=full")
 NOISE = 1.03  # ratios closer to 1 than this are called equal
-PAGES = ("README.md", "docs/benchmarks.md", "docs/kv-cache.md")
-QUALITY = Path(__file__).parent / "quality"
+PAGES = ("README.md", "docs/benchmarks.md", "docs/evaluation.md", "docs/kv-cache.md")
 
 Point = tuple[str, str, tuple[int, ...], str]
 
@@ -62,28 +61,6 @@ def kv_table(records: list[Record]) -> str:
         )
     columns = ["op", "rows", "stored", "backend", "plain torch", "gossamer", "speed-up", "of copy"]
     return table(columns, rows)
-
-
-def quality_table(folder: Path = QUALITY) -> str:
-    """Per model and cache: stored bytes relative to dense float16, and the change in NLL."""
-    parts = []
-    for file in sorted(folder.glob("*.jsonl")):
-        found = [json.loads(line) for line in file.read_text().splitlines()]
-        dense = found[0]
-        rows = [
-            [
-                f"`{r['spec']}`",
-                f"{r['share']:.1%}",
-                f"{r['nll_change']:+.4f} ± {r['standard_error']:.4f}",
-                "" if r["simulated"] is None else f"{r['simulated']:+.3f}",
-            ]
-            for r in found[1:]
-        ]
-        heading = f"**{dense['model']}** ({dense['tokens']:,} tokens, dense perplexity "
-        heading += f"{dense['perplexity']:.2f}; revision {dense['revision']})"
-        columns = ["cache", "bytes", "change in NLL", "simulated"]
-        parts.append(f"{heading}\n\n{table(columns, rows)}")
-    return "\n\n".join(parts)
 
 
 def loss_table(records: list[Record]) -> str:
@@ -140,6 +117,8 @@ def updated(page: str, results: Path = RESULTS) -> str:
         "losses": partial(by_device, loss_table, results),
         "kv": partial(by_device, kv_table, results, files="kv_*"),
         "quality": quality_table,
+        "chosen": chosen_table,
+        "peers": peer_table,
         "engine": partial(by_device, engine, results, files="engine_*"),
     }
     decode = partial(by_device, results=results, files="decode_attention")

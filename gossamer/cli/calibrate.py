@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.integrations.transformers import calibration_of, load_model, measure_moments
+from gossamer.integrations.calibrating import calibration_of, measure_gradients, measure_moments
+from gossamer.integrations.transformers import load_model
 from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
 
 CHARACTERS_PER_TOKEN = 8  # more than text in most languages has; too few only costs another try
@@ -29,7 +32,7 @@ def calibrate(
     context: Annotated[int, typer.Option("--context", help="tokens per window")] = 2048,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
 ) -> None:
-    """Measure where a model's K and V have their energy, for `basis=pca` and weighted ranks."""
+    """Measure where a model's K and V have their energy, for bases and calibrated ranks."""
     try:
         _check_before_loading(output, tokens, context)
         content = text.read_bytes()
@@ -76,11 +79,13 @@ def _measure(model: Any, ids: list[int], context: int) -> Bases:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     console = Console(stderr=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("tokens", total=len(ids))
-        moments = measure_moments(
-            model, ids, context=context, on_window=lambda count: progress.advance(task, count)
-        )
-    return moments.finish()
+
+        def bar(name: str) -> Callable[[int], None]:
+            return partial(progress.advance, progress.add_task(name, total=len(ids)))
+
+        gradients = measure_gradients(model, ids, context=context, on_window=bar("gradients"))
+        moments = measure_moments(model, ids, context=context, on_window=bar("moments"))
+    return moments.finish(gradients)
 
 
 def _print(calibration: Calibration, bases: Bases, output: Path) -> None:

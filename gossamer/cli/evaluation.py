@@ -101,8 +101,7 @@ def _specs(job: Job, source: Source, config: EngineConfig) -> dict[str, str]:
 
 
 def _calibrated(spec: str) -> bool:
-    kv = parse_kv(spec, torch.float32)
-    return "pca" in (kv.k.basis, kv.v.basis) or kv.k.policy == "weighted"
+    return parse_kv(spec, torch.float32).calibrated
 
 
 def _plan(

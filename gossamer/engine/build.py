@@ -93,7 +93,7 @@ def _device_of(options: EngineConfig, shard: Shard) -> torch.device:
 
 def _calibration(options: EngineConfig, source: Source, kv: KVConfig) -> Calibration | None:
     """Loaded where the cache needs one, and checked to belong to this model."""
-    if not ("pca" in (kv.k.basis, kv.v.basis) or kv.k.policy == "weighted"):
+    if not kv.calibrated:
         return None
     path = options.calibration or source.calibration
     if path is None:
@@ -145,10 +145,8 @@ def _cache(
     basis = weights = None
     if calibration is not None and kv.k.basis == "pca":
         basis = shard.part(calibration.k_basis, 1)
-    if calibration is not None and kv.k.policy == "weighted":
-        in_basis = kv.k.basis == "pca"
-        weights = calibration.k_basis_weights if in_basis else calibration.k_weights
-        weights = shard.part(weights, 1)
+    if calibration is not None and (ranks := calibration.rank_weights(kv.k)) is not None:
+        weights = shard.part(ranks, 1)
     return KVCache(kv, shape, dtype, device, size, basis, weights)
 
 

@@ -180,12 +180,13 @@ def _heads_first(keys: KV) -> KV:
 # ---- on a GPU: with the logarithm of the sum of exponentials, which the public function hides ----
 
 
-def _masked(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> KV:
-    """Attention and its lse [1, heads, tokens]; bias [tokens, keys] is 0 or -inf."""
+def _masked(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> KV:
+    """Attention and its lse [1, heads, tokens]; bias [tokens, keys] is 0 or -inf, None all 0."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))  # this kernel has no shared KV heads
+    by_head = None if bias is None else bias.expand(1, q.shape[1], *bias.shape)
     out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, bias.expand(1, q.shape[1], *bias.shape), True, scale=scale
+        q, k, v, by_head, True, scale=scale
     )
     return out, lse[:, :, : q.shape[2]]
 
@@ -193,7 +194,7 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> KV:
 def _open(q: Tensor, k: Tensor, v: Tensor, scale: float) -> KV:
     """Attention to all keys and its lse."""
     if q.dtype is torch.float32:  # which the fast kernel does not take
-        return _masked(q, k, v, q.new_zeros(1, 1).expand(q.shape[2], k.shape[2]), scale)
+        return _masked(q, k, v, None, scale)
     out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)
     return out, lse
 

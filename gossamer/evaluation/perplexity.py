@@ -1,4 +1,4 @@
-"""How well a text is predicted, in independent windows, as benchmarks/kv_quality.py has it."""
+"""How well a text is predicted, in independent windows."""
 
 import hashlib
 import math

@@ -1,10 +1,10 @@
-"""Hugging Face transformers: load a model, watch or replace its attention, calibrate on it.
+"""Hugging Face transformers: load a model, watch or replace its attention.
 
 Needs the `models` extra; importing this file does not. Made for decoders like Llama, Mistral,
 Qwen2 and Qwen3.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,23 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer._version import __version__
-from gossamer.kv.calibration import Bases, Calibration, Moments
 from gossamer.kv.extras import import_extra
 from gossamer.kv.folding import attention_layers, fingerprint, model_name
-from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
 
 __all__ = [
     "AttentionFunction",
     "attention_function",
-    "calibrate",
-    "calibration_of",
     "causal_attention",
     "fingerprint",
     "kv_shape",
     "load_model",
-    "measure_moments",
 ]
 
 # fn(layer_index, query [B, Hq, T, D], key [B, Hk, S, D], value [B, Hk, S, D], scaling)
@@ -176,67 +170,6 @@ def causal_attention(
     return F.scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=scaling, enable_gqa=True
     )
-
-
-@torch.no_grad()
-def measure_moments(
-    model: Any,
-    token_ids: Sequence[int] | Tensor,
-    *,
-    context: int = 2048,
-    on_window: Callable[[int], None] | None = None,
-) -> Moments:
-    """Second moments of q, k and v over the tokens, in independent windows of `context` tokens.
-
-    on_window is called with the number of tokens after each window. Raises ValueError when there
-    are fewer tokens than the head dimension, and for a context the model does not have.
-    """
-    ids = torch.as_tensor(token_ids, dtype=torch.long).flatten()
-    shape = kv_shape(model)
-    longest = getattr(model.config, "max_position_embeddings", None) or context
-    if not 1 <= context <= longest:
-        raise ValueError(f"context is {context}; must be 1 to {longest}")
-    if len(ids) < shape.head_dim:
-        raise ValueError(f"{len(ids)} tokens; must be at least {shape.head_dim}, the head_dim")
-    moments = Moments(shape)
-
-    def watch(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        moments.add(layer, query[0], key[0], value[0])
-        return causal_attention(layer, query, key, value, scaling)
-
-    with attention_function(model, watch):
-        for window in ids.to(model.device).split(context):
-            model.base_model(window[None], use_cache=False)  # without the logits
-            if on_window is not None:
-                on_window(len(window))
-    return moments
-
-
-def calibration_of(model: Any, bases: Bases, *, text_sha256: str = "") -> Calibration:
-    """The bases together with where they come from."""
-    manifest = Manifest(
-        model=model_name(model),
-        fingerprint=fingerprint(model),
-        text_sha256=text_sha256,
-        tokens=bases.tokens,
-        gossamer=__version__,
-        torch=torch.__version__,
-        transformers=import_extra("transformers").__version__,
-    )
-    return Calibration.of(bases, manifest)
-
-
-def calibrate(
-    model: Any,
-    token_ids: Sequence[int] | Tensor,
-    *,
-    context: int = 2048,
-    text_sha256: str = "",
-    on_window: Callable[[int], None] | None = None,
-) -> Calibration:
-    """Measure a model's bases and weights on the tokens of a text; see measure_moments."""
-    moments = measure_moments(model, token_ids, context=context, on_window=on_window)
-    return calibration_of(model, moments.finish(), text_sha256=text_sha256)
 
 
 def _check_device(device: str) -> None:

@@ -3,7 +3,8 @@
 Pruning loses less in a basis in which few coordinates carry most of the energy: per layer and KV
 head, the eigenvectors of the uncentred second moment of K (after RoPE) and of V. (Centring it
 first made the result worse.) Entries of K are ranked by what they do to scores: |k_c| times the
-root mean square of the queries' coordinate c.
+root mean square of the queries' coordinate c; or by what they do to the loss: |k_c| times the root
+mean square of the loss's gradient (see Gradients).
 """
 
 import json
@@ -17,10 +18,13 @@ from torch import Tensor
 
 from gossamer.kv.extras import import_extra
 from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.gradients import Gradients
+from gossamer.kv.layouts import Side
 from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
 
-TENSORS = ("k_basis", "v_basis", "k_weights", "k_basis_weights")
+WEIGHTS = ("k_weights", "k_basis_weights", "k_gradients", "k_basis_gradients")
+TENSORS = ("k_basis", "v_basis", *WEIGHTS)
 # float32 leaves errors of about 1e-6 in U^T U; a basis that was damaged or scaled is far off.
 ORTHOGONALITY_TOLERANCE = 1e-4
 
@@ -31,7 +35,8 @@ class Bases:
 
     Columns of a basis [L, Hk, D, D] are sorted by energy: row vectors turn as `x @ basis`.
     energies [L, Hk, D]: mean square of each coordinate in that basis. k_weights, k_basis_weights
-    [L, Hk, D]: root mean square of the queries, as they are and in the basis of K.
+    [L, Hk, D]: root mean square of the queries, as they are and in the basis of K; k_gradients,
+    k_basis_gradients: of the loss's gradient.
     """
 
     k_basis: Tensor
@@ -40,6 +45,8 @@ class Bases:
     v_energies: Tensor
     k_weights: Tensor
     k_basis_weights: Tensor
+    k_gradients: Tensor
+    k_basis_gradients: Tensor
     tokens: int
 
 
@@ -80,8 +87,8 @@ class Moments:
         self.vv[layer] += _second_moment(v)
         self.tokens[layer] += tokens
 
-    def finish(self) -> Bases:
-        """Bases and weights of everything added so far.
+    def finish(self, gradients: Gradients) -> Bases:
+        """Bases and weights of everything added so far, and of gradients of the same model.
 
         Raises ValueError when layers saw different numbers of tokens, fewer than head_dim, or when
         the sums are not finite.
@@ -93,24 +100,30 @@ class Moments:
             raise ValueError(
                 f"calibrated on {tokens} tokens; must be at least {shape.head_dim}, the head_dim"
             )
-        for name, sums in (("q", self.qq), ("k", self.kk), ("v", self.vv)):
+        sums_of = {"q": self.qq, "k": self.kk, "v": self.vv, "the gradient of k": gradients.gg}
+        for name, sums in sums_of.items():
             bad = (~sums.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
             if bad:
                 raise ValueError(f"{name} is not finite in layers {bad}")
         k_energies, k_basis = _principal_axes(self.kk / tokens)
         v_energies, v_basis = _principal_axes(self.vv / tokens)
         qq = self.qq / (tokens * (shape.query_heads // shape.kv_heads))
-        in_basis = (k_basis.mT @ qq @ k_basis).diagonal(dim1=-2, dim2=-1)
-        weights = qq.diagonal(dim1=-2, dim2=-1).sqrt()
         return Bases(
             k_basis=k_basis.float(),
             v_basis=v_basis.float(),
             k_energies=k_energies.float(),
             v_energies=v_energies.float(),
-            k_weights=weights.float().contiguous(),
-            k_basis_weights=in_basis.clamp_min(0).sqrt().float().contiguous(),
+            k_weights=_root_mean_square(qq),
+            k_basis_weights=_root_mean_square(k_basis.mT @ qq @ k_basis),
+            k_gradients=_root_mean_square(gradients.mean()),
+            k_basis_gradients=_root_mean_square(k_basis.mT @ gradients.mean() @ k_basis),
             tokens=tokens,
         )
+
+
+def _root_mean_square(moment: Tensor) -> Tensor:
+    """Of each coordinate, from second moments [..., D, D]; float32."""
+    return moment.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt().float().contiguous()
 
 
 def _second_moment(x: Tensor) -> Tensor:
@@ -138,6 +151,8 @@ class Calibration:
     v_basis: Tensor
     k_weights: Tensor
     k_basis_weights: Tensor
+    k_gradients: Tensor
+    k_basis_gradients: Tensor
 
     def __post_init__(self) -> None:
         shape = self.manifest.shape
@@ -150,7 +165,7 @@ class Calibration:
                     f"{name} is {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}; "
                     f"must be float32 {list(expected)}"
                 )
-        for name in ("k_weights", "k_basis_weights"):
+        for name in WEIGHTS:
             tensor = getattr(self, name)
             if not bool((tensor.isfinite() & (tensor >= 0)).all()):
                 raise ValueError(f"{name} has negative or infinite values")
@@ -163,6 +178,14 @@ class Calibration:
     def of(cls, bases: Bases, manifest: Manifest) -> Self:
         """The part of the bases that is kept."""
         return cls(manifest, **{name: getattr(bases, name) for name in TENSORS})
+
+    def rank_weights(self, k: Side) -> Tensor | None:
+        """What K's policy ranks by, [L, Hk, D] in the basis K is stored in; None: by nothing."""
+        kind = {"weighted": "weights", "gradient": "gradients"}.get(k.policy)
+        if kind is None:
+            return None
+        weights: Tensor = getattr(self, f"k_{kind}" if k.basis == "none" else f"k_basis_{kind}")
+        return weights
 
     def check(self, fingerprint: Fingerprint, model: str = "this model") -> None:
         """ValueError that names both models when this calibration was made for another one.

@@ -22,7 +22,7 @@ from typing import Self
 from torch import Tensor
 
 from gossamer.kv.layouts import Dense, Side, Sparse, parse_keep, parse_layout, parse_type
-from gossamer.kv.policies import POLICIES
+from gossamer.kv.policies import CALIBRATED, POLICIES
 from gossamer.kv.shape import KVShape
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -127,6 +127,11 @@ class KVConfig:
     @property
     def _sides(self) -> tuple[tuple[str, Side], tuple[str, Side]]:
         return ("k", self.k), ("v", self.v)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs a Calibration: for a basis, or for a policy's weights."""
+        return any(s.basis != "none" or s.policy in CALIBRATED for _, s in self._sides)
 
     def sees_dense(self, query: Tensor, key: Tensor) -> Tensor:
         """Whether queries at these positions see keys at those dense; the tensors broadcast."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.shape import KVShape
 
-FORMAT = 1
+FORMAT = 2  # 2: with gradients
 
 
 @dataclass(frozen=True)

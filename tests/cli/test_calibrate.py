@@ -51,17 +51,17 @@ def invoke(*arguments):
 
 def test_from_a_model_to_a_file(model_path, text_path, tmp_path):
     output = tmp_path / "calibration.safetensors"
-    arguments = ("--text", text_path, "--tokens", 200, "--context", 64, "-o", output)
+    arguments = ("--text", text_path, "--tokens", 250, "--context", 120, "-o", output)
     result = invoke(model_path, *arguments)
     assert result.exit_code == 0, result.output
-    for fact in ("tiny-llama", "3 layers, 6 query and 2 KV heads of 8", "200"):
+    for fact in ("tiny-llama", "3 layers, 6 query and 2 KV heads of 8", "250"):
         assert fact in result.stdout
     assert result.stdout.count("% of the energy in half of the coordinates") == 2
     assert f"wrote {output}" in result.stdout
 
     calibration = Calibration.load(output)
     manifest = calibration.manifest
-    assert (manifest.model, manifest.tokens) == ("tiny-llama", 200)
+    assert (manifest.model, manifest.tokens) == ("tiny-llama", 250)
     assert manifest.text_sha256 == hashlib.sha256(TEXT.encode()).hexdigest()
     model, tokenizer = load_model(model_path, dtype=torch.bfloat16)
     assert model.dtype is torch.bfloat16

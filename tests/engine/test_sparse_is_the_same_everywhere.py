@@ -22,7 +22,7 @@ import torch
 
 from gossamer.engine import LLM, RequestOutput
 from gossamer.engine.pages import PagePool
-from gossamer.integrations.transformers import calibrate
+from gossamer.integrations.calibrating import calibrate
 from gossamer.kv import Calibration, KVConfig
 from gossamer.models import open_model
 from tests.engine.oracle import oracle_logits

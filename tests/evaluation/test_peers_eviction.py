@@ -5,9 +5,12 @@ import math
 import pytest
 import torch
 
+from gossamer.evaluation.peers import parse_peer
 from gossamer.evaluation.peers.eviction import Expected, SnapKV, Streaming
 from gossamer.evaluation.peers.think import ThinKChannels
-from tests.evaluation.peers import SCALING, check, qkv
+from gossamer.integrations.transformers import _functions
+from gossamer.kv.folding import attention_layers
+from tests.evaluation.peers import SCALING, check, model_of_32, qkv
 
 
 @pytest.mark.parametrize("prompt", [0, 12])
@@ -106,3 +109,21 @@ def test_think():
         return rows
 
     check(ThinKChannels(0.4, window), 17, prompt, view)
+
+
+def test_what_comes_after_compression_cannot_choose():
+    """With before=8, a prompt's last 8 tokens do not change what is kept of the others."""
+    torch.manual_seed(5)
+    model = model_of_32()
+    prompt = torch.randint(3, 90, (80,)).tolist()
+    kept = []
+    for tail in (prompt[-8:], prompt[-16:-8]):
+        for spec in ("snapkv:0.25,window=8,before=8", "snapkv:0.25,window=8"):
+            peer = parse_peer(spec)(model, None)
+            with peer._decoding(80) as step:
+                step(torch.tensor([*prompt[:-8], *tail]))
+                caches = _functions[attention_layers(model)[0]][-1]._layers
+                kept.append(torch.stack([cache.kept[:, :64] for cache in caches.values()]))
+    early, late, early_other, late_other = kept
+    assert torch.equal(early, early_other)
+    assert not torch.equal(late, late_other)

@@ -75,7 +75,7 @@ def test_settings_name_the_text_by_its_content():
 
 @torch.inference_mode()
 def expected_nll(path, windows):
-    """Sums by transformers, as benchmarks/kv_quality.py computes them."""
+    """Sums by transformers."""
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
     found = []

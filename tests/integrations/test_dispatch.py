@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gossamer.integrations.transformers import attention_function, calibrate, causal_attention
+from gossamer.integrations.calibrating import calibrate
+from gossamer.integrations.transformers import attention_function, causal_attention
 from tests.integrations import FAMILIES, SIZES, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -21,14 +22,14 @@ def tiny_gemma2(**settings):
 
 @torch.no_grad()
 def test_softcap():
-    model, ids = tiny_gemma2(), random_ids(1, 40)
+    model, ids = tiny_gemma2(sliding_window=256), random_ids(1, 128)
     assert model.config.attn_logit_softcapping == 50.0
     message = "attention has softcap; attention_function supports none"
     with attention_function(model, causal_attention), pytest.raises(ValueError, match=message):
         model(ids)
     with pytest.raises(ValueError, match=message):
         calibrate(model, ids)
-    plain = tiny_gemma2(attn_logit_softcapping=None)
+    plain = tiny_gemma2(attn_logit_softcapping=None, sliding_window=256)
     expected = plain(ids).logits
     with attention_function(plain, causal_attention):
         torch.testing.assert_close(plain(ids).logits, expected, rtol=1e-4, atol=1e-4)

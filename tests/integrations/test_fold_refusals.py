@@ -5,14 +5,14 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from gossamer.integrations.transformers import calibrate
+from gossamer.integrations.calibrating import calibrate
 from gossamer.kv.folding import fold_v_basis
 from tests.integrations import SIZES, tiny_model
 
 transformers = pytest.importorskip("transformers")
 
 
-def random_ids(tokens=64):
+def random_ids(tokens=128):
     return torch.randint(0, 97, (tokens,))
 
 

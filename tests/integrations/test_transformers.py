@@ -6,15 +6,21 @@ import sys
 import pytest
 import torch
 
+from gossamer.integrations.calibrating import (
+    _attention_with_offset,
+    _gradients_at,
+    calibrate,
+    measure_gradients,
+    measure_moments,
+)
 from gossamer.integrations.transformers import (
     attention_function,
-    calibrate,
     causal_attention,
     fingerprint,
     kv_shape,
     load_model,
-    measure_moments,
 )
+from gossamer.kv.config import KVConfig
 from gossamer.kv.folding import fold_v_basis
 from gossamer.kv.shape import KVShape
 from tests.integrations import FAMILIES, tiny_model, write_gguf
@@ -145,11 +151,11 @@ def test_shapes_from_configs():
 @torch.no_grad()
 def test_moments_of_a_text(family):
     """Windows are independent: the same as the sums over each one alone, the last one shorter."""
-    model, ids = tiny_model(family), random_ids(100)
+    model, ids = tiny_model(family), random_ids(220)
     shape, windows = kv_shape(model), []
-    moments = measure_moments(model, ids.tolist(), context=40, on_window=windows.append)
-    assert windows == [40, 40, 20]
-    assert moments.tokens == [100] * 3
+    moments = measure_moments(model, ids.tolist(), context=100, on_window=windows.append)
+    assert windows == [100, 100, 20]
+    assert moments.tokens == [220] * 3
     expected = torch.zeros_like(moments.kk)
 
     def watch(layer, query, key, value, scaling):
@@ -157,13 +163,15 @@ def test_moments_of_a_text(family):
         return causal_attention(layer, query, key, value, scaling)
 
     with attention_function(model, watch):
-        for start in (0, 40, 80):
-            model(ids[None, start : start + 40], use_cache=False)
+        for start in (0, 100, 200):
+            model(ids[None, start : start + 100], use_cache=False)
     torch.testing.assert_close(moments.kk, expected)
-    calibration = calibrate(model, ids, context=40, text_sha256="abc")
-    assert torch.equal(calibration.k_basis, moments.finish().k_basis)
+    calibration = calibrate(model, ids, context=100, text_sha256="abc")
+    bases = moments.finish(measure_gradients(model, ids, context=100))
+    assert torch.equal(calibration.k_basis, bases.k_basis)
+    assert torch.equal(calibration.k_gradients, bases.k_gradients)
     manifest = calibration.manifest
-    assert (manifest.shape, manifest.tokens, manifest.text_sha256) == (shape, 100, "abc")
+    assert (manifest.shape, manifest.tokens, manifest.text_sha256) == (shape, 220, "abc")
     assert manifest.transformers == transformers.__version__
     assert model.config._attn_implementation == "sdpa"
     calibration.check(fingerprint(model))
@@ -175,6 +183,8 @@ def test_moments_of_a_text(family):
         (100, 0, "context is 0; must be 1 to 4096"),
         (100, 4097, "context is 4097; must be 1 to 4096"),
         (7, 256, "7 tokens; must be at least 8, the head_dim"),
+        (96, 256, "context is 256 and there are 96 tokens; both must be at least 97"),
+        (200, 96, "context is 96 and there are 200 tokens; both must be at least 97"),
     ],
 )
 def test_calibration_with_bad_numbers(tokens, context, message):
@@ -217,9 +227,9 @@ def test_a_gguf_file(tmp_path):
     loaded, tokenizer = load_model(path)
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-5, atol=1e-5)
     assert tokenizer("$#")["input_ids"] == [3, 2]
-    assert calibrate(loaded, ids.repeat(1, 2)).manifest.model == "tiny.gguf"
+    assert calibrate(loaded, ids.repeat(1, 5)).manifest.model == "tiny.gguf"
     assert fingerprint(loaded).difference(fingerprint(model)) is None
-    fold_v_basis(loaded, calibrate(model, ids.repeat(1, 2)))
+    fold_v_basis(loaded, calibrate(model, ids.repeat(1, 5)))
 
 
 def test_damaged_gguf_files_and_missing_readers(tmp_path, monkeypatch):
@@ -238,3 +248,32 @@ def test_importing_gossamer_does_not_import_the_extra():
     code = "import gossamer.cli.main, gossamer.kv.folding, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert not {"transformers", "safetensors", "gguf"} & set(run.stdout.split())
+
+
+def test_gradients_against_finite_differences():
+    """Moving a far key moves the loss by the gradient; parameters keep their own settings."""
+    model, ids = tiny_model("llama").double(), random_ids(130)
+    offsets = [torch.zeros(2, 130, 8, dtype=torch.float64) for _ in range(3)]
+    gradients = _gradients_at(model, ids, offsets)
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    positions = torch.arange(130)
+    near = KVConfig().sees_dense(positions[:, None], positions)
+    future = positions > positions[:, None]
+
+    @torch.no_grad()
+    def loss(moved):
+        def attend(layer, query, key, value, scaling):
+            inputs = (query, key, moved[layer], value, scaling, near, future)
+            return _attention_with_offset(*inputs)
+
+        with attention_function(model, attend):
+            logits = model(ids[None], use_cache=False).logits[0, :-1]
+        return torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum")
+
+    for layer in range(3):
+        assert torch.all(gradients[layer][:, 96:] == 0), "no query sees these compressed"
+        direction = [torch.zeros_like(x) for x in offsets]
+        direction[layer] = torch.randn_like(offsets[layer])
+        slope = (loss([1e-4 * d for d in direction]) - loss([-1e-4 * d for d in direction])) / 2e-4
+        expected = (gradients[layer] * direction[layer]).sum()
+        torch.testing.assert_close(slope, expected, rtol=1e-2, atol=1e-9)  # norms in float32

@@ -7,8 +7,16 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from gossamer.kv.calibration import Bases, Calibration, Moments, energy_in_top_half
+from gossamer.kv.calibration import (
+    TENSORS,
+    Bases,
+    Calibration,
+    Moments,
+    energy_in_top_half,
+)
 from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.gradients import Gradients
+from gossamer.kv.layouts import Side, Sparse
 from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
 
@@ -35,6 +43,13 @@ def moments_of(data, chunk=None, shape=SHAPE):
     return moments
 
 
+def random_gradients(shape=SHAPE, tokens=100):
+    gradients = Gradients(shape)
+    for layer in range(shape.layers):
+        gradients.add(layer, torch.randn(shape.kv_heads, tokens, shape.head_dim))
+    return gradients
+
+
 def random_weights(shape=SHAPE, hidden=40):
     return [torch.randn(shape.kv_heads * shape.head_dim, hidden) for _ in range(shape.layers)]
 
@@ -53,7 +68,9 @@ def manifest_of(weights, shape=SHAPE, name="tiny"):
 
 @pytest.fixture
 def calibration():
-    return Calibration.of(moments_of(random_qkv()).finish(), manifest_of(random_weights()))
+    return Calibration.of(
+        moments_of(random_qkv()).finish(random_gradients()), manifest_of(random_weights())
+    )
 
 
 def rewritten(calibration, path, *, drop=(), metadata=None, **tensors):
@@ -71,7 +88,7 @@ def rewritten(calibration, path, *, drop=(), metadata=None, **tensors):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_bases_and_weights_against_a_direct_computation(dtype):
     data = random_qkv(dtype=dtype)
-    bases = moments_of(data).finish()
+    bases = moments_of(data).finish(random_gradients())
     for layer, qkv in enumerate(data):
         q, k, v = (x.double() for x in qkv)
         for head in range(SHAPE.kv_heads):
@@ -92,12 +109,55 @@ def test_bases_and_weights_against_a_direct_computation(dtype):
             torch.testing.assert_close(bases.k_basis_weights[layer, head], in_basis.float())
 
 
+def test_gradients_count_directions_after_the_first_block():
+    """Of 100 keys, 68; long gradients count as much as short ones, and zeros not at all."""
+    raw = torch.randn(SHAPE.kv_heads, 100, SHAPE.head_dim, dtype=torch.float64)
+    raw[:, 40] *= 1e6
+    raw[1, 50:60] = 0
+    gradients = Gradients(SHAPE)
+    gradients.add(0, raw)
+    gradients.add(1, raw[:, :90])
+    gradients.add(1, torch.cat([torch.full((2, 32, 16), 9.0), raw[:, 90:]], 1))  # another window
+    for head, others in ((0, 68), (1, 58)):
+        directions = torch.nn.functional.normalize(raw[head, 32:], dim=-1)
+        expected = directions.T @ directions / others
+        torch.testing.assert_close(gradients.mean()[0, head], expected)
+        torch.testing.assert_close(gradients.mean()[1, head], expected)
+    bases = moments_of(random_qkv()).finish(gradients)
+    mean = gradients.mean()
+    torch.testing.assert_close(bases.k_gradients[1, 1].double() ** 2, mean[1, 1].diagonal())
+    basis = bases.k_basis[1, 1].double()
+    in_basis = (basis.T @ mean[1, 1] @ basis).diagonal()
+    torch.testing.assert_close(bases.k_basis_gradients[1, 1].double() ** 2, in_basis)
+
+
+def test_gradients_that_are_missing_or_broken():
+    gradients = Gradients(SHAPE)
+    gradients.add(0, torch.randn(2, 100, 16))
+    with pytest.raises(ValueError, match=r"no key has a gradient; windows must be .* 97 tok"):
+        moments_of(random_qkv()).finish(gradients)
+    gradients.add(1, torch.randn(2, 100, 16).index_fill_(1, torch.tensor(70), float("nan")))
+    with pytest.raises(ValueError, match=r"the gradient of k is not finite in layers \[1\]"):
+        moments_of(random_qkv()).finish(gradients)
+
+
+def test_rank_weights_follow_policy_and_basis(calibration):
+    def weights(policy, basis):
+        return calibration.rank_weights(Side(Sparse(8), basis, policy))
+
+    assert weights("magnitude", "pca") is None
+    assert weights("weighted", "none") is calibration.k_weights
+    assert weights("weighted", "pca") is calibration.k_basis_weights
+    assert weights("gradient", "none") is calibration.k_gradients
+    assert weights("gradient", "pca") is calibration.k_basis_gradients
+
+
 def test_moments_are_not_centred():
     """A constant offset is the first axis; centring would remove it."""
     shape = KVShape(1, 1, 1, 8)
     offset = torch.zeros(8).index_fill_(0, torch.tensor(5), 10.0)
     k = offset + 0.1 * torch.randn(1, 200, 8)
-    basis = moments_of([(k, k, k)], shape=shape).finish().k_basis[0, 0]
+    basis = moments_of([(k, k, k)], shape=shape).finish(random_gradients(shape)).k_basis[0, 0]
     assert basis[5, 0] > 0.99
 
 
@@ -109,12 +169,17 @@ def test_chunks_do_not_matter(chunk):
         torch.testing.assert_close(
             getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-9
         )
-    torch.testing.assert_close(parts.finish().k_weights, whole.finish().k_weights)
+    torch.testing.assert_close(
+        parts.finish(random_gradients()).k_weights, whole.finish(random_gradients()).k_weights
+    )
 
 
 def test_bases_are_orthogonal_and_have_fixed_signs():
     data = random_qkv()
-    bases, again = moments_of(data).finish(), moments_of(data).finish()
+    bases, again = (
+        moments_of(data).finish(random_gradients()),
+        moments_of(data).finish(random_gradients()),
+    )
     identity = torch.eye(SHAPE.head_dim).expand(2, 2, -1, -1)
     for name in ("k_basis", "v_basis"):
         basis = getattr(bases, name)
@@ -143,12 +208,12 @@ def test_moments_that_cannot_be_finished():
     moments = moments_of(data)
     moments.add(1, *data[1])
     with pytest.raises(ValueError, match=r"different numbers of tokens: \[20, 40\]"):
-        moments.finish()
+        moments.finish(random_gradients())
     with pytest.raises(ValueError, match="calibrated on 15 tokens; must be at least 16"):
-        moments_of(random_qkv(tokens=15)).finish()
+        moments_of(random_qkv(tokens=15)).finish(random_gradients())
     data[1][1][0, 3, 4] = float("nan")
     with pytest.raises(ValueError, match=r"k is not finite in layers \[1\]"):
-        moments_of(data).finish()
+        moments_of(data).finish(random_gradients())
 
 
 def test_save_and_load(calibration, tmp_path):
@@ -158,7 +223,7 @@ def test_save_and_load(calibration, tmp_path):
     calibration.save(path)
     loaded = Calibration.load(path)
     assert loaded.manifest == calibration.manifest
-    for name in ("k_basis", "v_basis", "k_weights", "k_basis_weights"):
+    for name in TENSORS:
         assert torch.equal(getattr(loaded, name), getattr(calibration, name))
     assert list(tmp_path.iterdir()) == [path]  # nothing temporary stays
 
@@ -200,7 +265,7 @@ def test_files_that_are_no_calibrations(calibration, tmp_path):
 
 
 DAMAGE = {
-    "missing tensor": ({"drop": ["v_basis"]}, r"has tensors \['k_basis', 'k_basis_weights', 'k_w"),
+    "missing tensor": ({"drop": ["v_basis"]}, r"has tensors \['k_basis', 'k_basis_gradients', 'k_"),
     "unknown tensor": ({"more": torch.ones(1)}, r"has tensors .*'more'"),
     "wrong shape": ({"k_weights": torch.ones(2, 2, 8)}, r"k_weights is float32 \[2, 2, 8\]; must"),
     "wrong dtype": ({"k_weights": torch.ones(2, 2, 16).half()}, "k_weights is float16"),
@@ -209,7 +274,7 @@ DAMAGE = {
     "not a number": ({"k_basis": torch.full((2, 2, 16, 16), torch.nan)}, "k_basis is not ortho"),
     "unknown key": ({"metadata": {"colour": "red"}}, r"unknown keys \['colour'\] and lacks \[\]"),
     "missing key": ({"drop": ["text_sha256"]}, r"unknown keys \[\] and lacks \['text_sha256'\]"),
-    "other format": ({"metadata": {"format": 2}}, "format is 2; this version reads 1"),
+    "other format": ({"metadata": {"format": 1}}, "format is 1; this version reads 2"),
     "wrong type": ({"metadata": {"tokens": "many"}}, "tokens is 'many'; must be int"),
     "no fingerprint": ({"metadata": {"fingerprint": {}}}, "fingerprint is damaged: 'shape'"),
 }
@@ -232,7 +297,7 @@ def test_without_safetensors_the_message_says_what_to_install(calibration, tmp_p
 
 def test_a_calibration_of_another_model_names_both():
     weights = random_weights()
-    bases = moments_of(random_qkv()).finish()
+    bases = moments_of(random_qkv()).finish(random_gradients())
     calibration = Calibration.of(bases, manifest_of(weights, name="first"))
     values = random_weights()  # other ones, as after folding
     calibration.check(Fingerprint.of(SHAPE, weights, values), "again")
@@ -245,6 +310,6 @@ def test_a_calibration_of_another_model_names_both():
 
 
 def test_bases_are_what_a_calibration_keeps(calibration):
-    assert isinstance(moments_of(random_qkv()).finish(), Bases)
+    assert isinstance(moments_of(random_qkv()).finish(random_gradients()), Bases)
     with pytest.raises(ValueError, match="v_basis is float32"):
         replace(calibration, v_basis=calibration.v_basis[:1])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from gossamer.integrations.calibrating import calibrate
 from gossamer.integrations.transformers import (
     attention_function,
-    calibrate,
     causal_attention,
     fingerprint,
     kv_shape,
@@ -19,7 +19,7 @@ from tests.integrations import FAMILIES, tiny_model
 
 pytest.importorskip("transformers")
 
-TOKENS = 96
+TOKENS = 128
 
 
 def random_ids(tokens=TOKENS):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kv.layouts import Side, Sparse
-from gossamer.kv.policies import POLICIES, Policy, PolicyState, make_policy
+from gossamer.kv.policies import CALIBRATED, POLICIES, Policy, PolicyState, make_policy
 from gossamer.kv.store import BlockStore
 
 TOKENS, HEADS, QUERY_HEADS, HEAD_DIM = 64, 2, 4, 64
@@ -36,6 +36,7 @@ def _think(x, queries, mass):
 ORACLES = {
     "magnitude": lambda x, queries, mass: np.abs(x),
     "weighted": lambda x, queries, mass: np.abs(x) * WEIGHTS.double().numpy(),
+    "gradient": lambda x, queries, mass: np.abs(x) * WEIGHTS.double().numpy(),
     "query_aware": lambda x, queries, mass: np.abs(x) * np.abs(queries).mean((0, 2)),
     "think": _think,
     "per_channel": lambda x, queries, mass: np.abs(x),
@@ -45,7 +46,7 @@ ORACLES = {
 
 
 def policy_of(name: str) -> Policy:
-    return make_policy(name, WEIGHTS if name == "weighted" else None)
+    return make_policy(name, WEIGHTS if name in CALIBRATED else None)
 
 
 def packed(name: str, x: Tensor, state: PolicyState, values: str = "fp16") -> Tensor:
@@ -113,7 +114,7 @@ def test_what_was_observed_matters(name):
 @pytest.mark.parametrize("name", [n for n, p in POLICIES.items() if p.axis == "token"])
 @pytest.mark.parametrize("head_dim", [80, 128])
 def test_other_head_dims(name, head_dim):
-    if name == "weighted":
+    if name in CALIBRATED:
         pytest.skip("its weights are of one head_dim")
     x = torch.rand(TOKENS, HEADS, head_dim) + 1
     assert (packed(name, x, policy_of(name).start()).sum(-1) == KEEP).all()
@@ -155,8 +156,9 @@ def test_attention_is_used_once():
 def test_bad_input():
     with pytest.raises(ValueError, match="policy is 'best'; must be one of magnitude, weighted"):
         make_policy("best")
-    with pytest.raises(ValueError, match="policy 'weighted' needs weights"):
-        make_policy("weighted")
+    for name in CALIBRATED:
+        with pytest.raises(ValueError, match=f"policy '{name}' needs weights"):
+            make_policy(name)
     state = policy_of("attention_weighted").start()
     state.observe_attention(torch.rand(3, HEADS))
     with pytest.raises(ValueError, match=r"attention has shape \[3, 2\]; must be \[64, 2\]"):

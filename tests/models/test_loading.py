@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from gossamer.integrations.transformers import calibrate, fingerprint
+from gossamer.integrations.calibrating import calibrate
+from gossamer.integrations.transformers import fingerprint
 from gossamer.kv.folding import fold_v_basis
 from gossamer.models import load_decoder, open_model, source_fingerprint
 from gossamer.models.layout import tensor_shapes
@@ -217,7 +218,7 @@ def test_random_weights(tmp_path):
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_fingerprint_and_folding(family, tmp_path):
-    model, ids = tiny_directory(family, tmp_path), random_ids(96)
+    model, ids = tiny_directory(family, tmp_path), random_ids(128)
     calibration = calibrate(model, ids, context=256)
     source = open_model(tmp_path)
     assert source_fingerprint(source) == fingerprint(model) == calibration.manifest.fingerprint

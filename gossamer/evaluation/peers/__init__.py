@@ -6,8 +6,9 @@ A peer is named by a spec, `name:number[,option=value]`:
     kivi:4                      4 bits, the last 128 tokens exact (window=)
     mustafar:0.5                half of each token's entries, the last 32 tokens exact (window=)
     streaming:0.25              the first 4 (sinks=) and the latest of a quarter of the tokens
-    snapkv:0.25                 a quarter of the prompt (window=, kernel=)
-    expected:0.25               a quarter of the prompt, by expected attention (sinks=)
+    snapkv:0.25                 a quarter of the prompt (window=, kernel=), chosen when it has been
+                                read, or all of it but the last before= tokens
+    expected:0.25               a quarter of the prompt, by expected attention (sinks=, before=)
     think:0.5                   half of K's channels pruned (window=)
     quantized:4                 transformers' QuantizedCache (backend=quanto or hqq)
     kvpress-snapkv:0.25         the same methods by the package kvpress: snapkv, streaming,
@@ -74,8 +75,8 @@ PEERS: dict[str, Factory] = {
     "kivi": _method(Kivi, "window", number=int),
     "mustafar": _method(Mustafar, "window"),
     "streaming": _method(Streaming, "sinks"),
-    "snapkv": _method(SnapKV, "window", "kernel"),
-    "expected": _method(Expected, "sinks"),
+    "snapkv": _method(SnapKV, "window", "kernel", "before"),
+    "expected": _method(Expected, "sinks", "before"),
     "think": _method(ThinKChannels, "window"),
     "quantized": Factory(
         quantized_cache.QuantizedSettings,

@@ -10,7 +10,7 @@ end. The others compress once, at the prompt's end, and keep every later token.
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -78,10 +78,16 @@ class StreamingCache(LayerCache):
         return Seen(k, v, everything, visible)
 
 
+@dataclass(frozen=True)
 class PromptEviction(Eviction):
-    """Keeps, per KV head, the prompt tokens of the best scores."""
+    """Keeps, per KV head, the prompt tokens of the best scores; see Method for `before`."""
 
+    before: int = field(default=0, kw_only=True)
     at_prompt_end = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("before", self.before, 0)
 
     @abstractmethod
     def score(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:

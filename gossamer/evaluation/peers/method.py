@@ -5,7 +5,8 @@ model's attention gets them). Two kinds, which differ in what a likelihood means
 
 - of position: what a query sees follows from where it stands. In a teacher-forced window every
   query sees what it would see were its token decoded one by one.
-- at the prompt's end (`at_prompt_end`): the rule looks at the prompt once. A teacher-forced window
+- at the prompt's end (`at_prompt_end`): the rule looks at the prompt once, or at all of it but the
+  last `before` tokens, as it must where one cache serves several questions. A teacher-forced window
   is half prompt, half continuation, and only the continuation says anything about the method.
 
 In both, prompts of `generate` are read exactly and the rule holds from the first new token on.
@@ -52,6 +53,7 @@ class Method(ABC):
     """A rule with its settings."""
 
     at_prompt_end: ClassVar[bool] = False
+    before = 0  # tokens before a prompt's end at which the rule looks at it
 
     @abstractmethod
     def bytes_per_token(self, shape: KVShape) -> float:

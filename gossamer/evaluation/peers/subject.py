@@ -107,7 +107,8 @@ class MethodPeer(Peer):
             logits: Tensor = output.logits[0]
             return logits
 
-        with attention_function(self.model, MethodAttention(self.method, prompt, prompt)):
+        read = max(prompt - self.method.before, 1)
+        with attention_function(self.model, MethodAttention(self.method, read, prompt)):
             yield step
 
     def _logits(self, ids: Tensor) -> Tensor:

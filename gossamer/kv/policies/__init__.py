@@ -13,16 +13,17 @@ from gossamer.kv.policies.per_channel import PerChannel
 from gossamer.kv.policies.query_aware import QueryAware
 from gossamer.kv.policies.random import Random
 from gossamer.kv.policies.think import ThinK
-from gossamer.kv.policies.weighted import Weighted
+from gossamer.kv.policies.weighted import Gradient, Weighted
 from gossamer.ops.checks import one_of
 
-__all__ = ["POLICIES", "Policy", "PolicyState", "Ranking", "make_policy"]
+__all__ = ["CALIBRATED", "POLICIES", "Policy", "PolicyState", "Ranking", "make_policy"]
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (
         Magnitude,
         Weighted,
+        Gradient,
         QueryAware,
         ThinK,
         PerChannel,
@@ -31,15 +32,18 @@ POLICIES: dict[str, type[Policy]] = {
     )
 }
 
+CALIBRATED = tuple(name for name, policy in POLICIES.items() if issubclass(policy, Weighted))
+
 
 def make_policy(name: str, weights: Tensor | None = None) -> Policy:
-    """The policy that specs call `name`; `weights` of one layer for "weighted".
+    """The policy that specs call `name`; `weights` of one layer for those that are calibrated.
 
-    Raises ValueError for an unknown name, or "weighted" without weights.
+    Raises ValueError for an unknown name, or a calibrated policy without weights.
     """
     one_of("policy", name, POLICIES)
-    if name != Weighted.name:
-        return POLICIES[name]()
+    policy = POLICIES[name]
+    if not issubclass(policy, Weighted):
+        return policy()
     if weights is None:
-        raise ValueError("policy 'weighted' needs weights; calibrate the model first")
-    return Weighted(weights)
+        raise ValueError(f"policy {name!r} needs weights; calibrate the model first")
+    return policy(weights)

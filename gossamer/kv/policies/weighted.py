@@ -1,4 +1,4 @@
-"""Magnitude times what queries make of each channel on average, from calibration."""
+"""Magnitude times what each channel is worth on average, from calibration."""
 
 from dataclasses import dataclass
 
@@ -21,3 +21,14 @@ class Weighted(Policy):
 
     def rank(self, x: Tensor, state: PolicyState) -> Ranking:
         return Ranking(weights=self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient(Weighted):
+    """Rank keys by |k_c| times the root mean square of the loss's gradient by k_c.
+
+    weights: `Calibration.k_gradients` or `k_basis_gradients`, else as above. Queries that look at
+    few keys weigh more than in `weighted`, which takes all queries alike.
+    """
+
+    name = "gradient"

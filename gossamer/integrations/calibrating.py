@@ -1,0 +1,175 @@
+"""Measure a transformers model on a text: moments of q, k and v, and the gradient at keys."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from gossamer._version import __version__
+from gossamer.integrations.transformers import (
+    attention_function,
+    causal_attention,
+    fingerprint,
+    kv_shape,
+)
+from gossamer.kv.calibration import Bases, Calibration, Moments
+from gossamer.kv.config import KVConfig
+from gossamer.kv.extras import import_extra
+from gossamer.kv.folding import model_name
+from gossamer.kv.gradients import SHORTEST_WINDOW, Gradients
+from gossamer.kv.manifest import Manifest
+
+Progress = Callable[[int], None]
+WINDOW = KVConfig()  # which keys a query sees compressed; the gradient is of those
+
+
+@torch.no_grad()
+def measure_moments(
+    model: Any,
+    token_ids: Sequence[int] | Tensor,
+    *,
+    context: int = 2048,
+    on_window: Progress | None = None,
+) -> Moments:
+    """Second moments of q, k and v over the tokens, in independent windows of `context` tokens.
+
+    on_window is called with the number of tokens after each window. Raises ValueError when there
+    are fewer tokens than the head dimension, and for a context the model does not have.
+    """
+    moments = Moments(kv_shape(model))
+
+    def watch(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        moments.add(layer, query[0], key[0], value[0])
+        return causal_attention(layer, query, key, value, scaling)
+
+    with attention_function(model, watch):
+        for window in _windows(model, token_ids, context):
+            model.base_model(window[None], use_cache=False)  # without the logits
+            if on_window is not None:
+                on_window(len(window))
+    return moments
+
+
+def measure_gradients(
+    model: Any,
+    token_ids: Sequence[int] | Tensor,
+    *,
+    context: int = 2048,
+    on_window: Progress | None = None,
+) -> Gradients:
+    """Where the loss is sensitive to K, in windows as in measure_moments; it takes longer.
+
+    Raises ValueError as measure_moments does, and for windows in which no key is compressed.
+    """
+    shape = kv_shape(model)
+    gradients = Gradients(shape)
+    windows = [w for w in _windows(model, token_ids, context) if len(w) >= SHORTEST_WINDOW]
+    if not windows:
+        raise ValueError(
+            f"context is {context} and there are {len(token_ids)} tokens; "
+            f"both must be at least {SHORTEST_WINDOW}"
+        )
+    for window in windows:
+        offsets = [
+            torch.zeros(shape.kv_heads, len(window), shape.head_dim, device=model.device)
+            for _ in range(shape.layers)
+        ]
+        for layer, gradient in enumerate(_gradients_at(model, window, offsets)):
+            gradients.add(layer, gradient)
+        if on_window is not None:
+            on_window(len(window))
+    return gradients
+
+
+def _gradients_at(model: Any, window: Tensor, offsets: list[Tensor]) -> tuple[Tensor, ...]:
+    """Of the window's loss by offsets of the keys, where they are seen compressed."""
+    positions = torch.arange(len(window), device=window.device)
+    near = WINDOW.sees_dense(positions[:, None], positions)
+    future = positions > positions[:, None]
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        # Scores of all pairs are large: they are computed again for the backward pass.
+        inputs = (query, key, offsets[layer].to(key.dtype), value, scaling, near, future)
+        output: Tensor = checkpoint(_attention_with_offset, *inputs, use_reentrant=False)
+        return output
+
+    with _only_gradients_of(model, offsets), attention_function(model, attend):
+        logits = model(window[None], use_cache=False).logits[0, :-1].float()
+        loss = F.cross_entropy(logits, window[1:], reduction="sum")
+        return torch.autograd.grad(loss, offsets)
+
+
+def _attention_with_offset(
+    query: Tensor, key: Tensor, offset: Tensor, value: Tensor, scaling: float, near: Tensor,
+    future: Tensor,
+) -> Tensor:  # fmt: skip
+    """Causal attention in which far keys are moved by `offset` [Hk, T, D], which is zero."""
+    grouped = query.unflatten(1, (key.shape[1], -1)) * scaling  # [1, Hk, group, T, D]
+    scores = grouped @ key.unsqueeze(2).mT
+    moved = (grouped @ offset.unsqueeze(1).mT).masked_fill(near, 0)
+    weights = (scores + moved).masked_fill(future, float("-inf")).softmax(-1)
+    output: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)
+    return output
+
+
+@contextmanager
+def _only_gradients_of(model: Any, tensors: list[Tensor]) -> Iterator[None]:
+    """Gradients are for these tensors; the parameters of the model get none."""
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    for tensor in tensors:
+        tensor.requires_grad_(True)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+
+
+def _windows(model: Any, token_ids: Sequence[int] | Tensor, context: int) -> tuple[Tensor, ...]:
+    ids = torch.as_tensor(token_ids, dtype=torch.long).flatten()
+    longest = getattr(model.config, "max_position_embeddings", None) or context
+    if not 1 <= context <= longest:
+        raise ValueError(f"context is {context}; must be 1 to {longest}")
+    head_dim = kv_shape(model).head_dim
+    if len(ids) < head_dim:
+        raise ValueError(f"{len(ids)} tokens; must be at least {head_dim}, the head_dim")
+    windows: tuple[Tensor, ...] = ids.to(model.device).split(context)
+    return windows
+
+
+def calibration_of(model: Any, bases: Bases, *, text_sha256: str = "") -> Calibration:
+    """The bases together with where they come from."""
+    manifest = Manifest(
+        model=model_name(model),
+        fingerprint=fingerprint(model),
+        text_sha256=text_sha256,
+        tokens=bases.tokens,
+        gossamer=__version__,
+        torch=torch.__version__,
+        transformers=import_extra("transformers").__version__,
+    )
+    return Calibration.of(bases, manifest)
+
+
+def calibrate(
+    model: Any,
+    token_ids: Sequence[int] | Tensor,
+    *,
+    context: int = 2048,
+    text_sha256: str = "",
+    on_window: Progress | None = None,
+) -> Calibration:
+    """Measure a model's bases and weights on the tokens of a text, which is read twice.
+
+    See measure_moments and measure_gradients.
+    """
+    moments = measure_moments(model, token_ids, context=context, on_window=on_window)
+    gradients = measure_gradients(model, token_ids, context=context, on_window=on_window)
+    return calibration_of(model, moments.finish(gradients), text_sha256=text_sha256)
