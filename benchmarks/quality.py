@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from gossamer.bench.record import describe_device, revision, versions
 from gossamer.evaluation.peers import parse_peer
 from gossamer.evaluation.perplexity import Perplexity
 from gossamer.evaluation.retrieval import Lookup
@@ -88,8 +87,8 @@ class Quality:
     lookup_high: float
     model: str
     tokens: int
-    device: str
     dtype: str
+    device: str
     versions: dict[str, str]
     revision: str
 
@@ -115,7 +114,7 @@ def subjects(device: str, dtype: str) -> dict[str, Open]:
     return found | {spec: partial(peer, spec) for spec in PEERS}
 
 
-def rows(results: list[Result], device: str, dtype: str) -> list[Quality]:
+def rows(results: list[Result], dtype: str) -> list[Quality]:
     """One per cache; a cache whose tasks have not both finished has none."""
     by_subject: dict[str, dict[str, Summary]] = {}
     for summary in summarise(results):
@@ -123,13 +122,13 @@ def rows(results: list[Result], device: str, dtype: str) -> list[Quality]:
             by_subject.setdefault(summary.result.subject, {})[summary.result.task] = summary
     label = open_model(MODEL).name
     return [
-        _row(spec, found["perplexity"], found["lookup"], label, device, dtype)
+        _row(spec, found["perplexity"], found["lookup"], label, dtype)
         for spec, found in by_subject.items()
         if set(found) == {"perplexity", "lookup"}
     ]
 
 
-def _row(spec: str, nll: Summary, lookup: Summary, model: str, device: str, dtype: str) -> Quality:
+def _row(spec: str, nll: Summary, lookup: Summary, model: str, dtype: str) -> Quality:
     assert nll.value is not None, "a finished task has a value"
     assert lookup.value is not None, "a finished task has a value"
     entry = nll.result.entry
@@ -147,10 +146,8 @@ def _row(spec: str, nll: Summary, lookup: Summary, model: str, device: str, dtyp
         lookup_high=round(lookup.value.high, 4),
         model=model,
         tokens=round(math.fsum(s.weight for s in entry.scores.values())),
-        device=describe_device(device),
         dtype=dtype,
-        versions=versions(),
-        revision=revision(),
+        **entry.where,
     )
 
 
@@ -169,7 +166,7 @@ def main(
         raise typer.BadParameter(f"{unknown} are not in the table")
     wanted = {spec: opened for spec, opened in everything.items() if not only or spec in only}
     results = evaluate(plan, wanted, Store(scores), progress=True)
-    found = rows(results, device, dtype)
+    found = rows(results, dtype)
     if not only:  # some rows are no table
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text("".join(json.dumps(asdict(row)) + "\n" for row in found))

@@ -15,6 +15,7 @@ from typing import Any
 from gossamer.evaluation.tasks import Score
 
 STATUSES = ("ok", "finished", "failed")
+WHERE = ("device", "versions", "revision")
 LINE_START = b'{"key": "'
 
 
@@ -42,7 +43,10 @@ class Point:
 
 @dataclass
 class Entry:
-    """What a file has of one point, in the order in which it came."""
+    """What a file has of one point, in the order in which it came.
+
+    where: the device, versions and revision of its latest line.
+    """
 
     scores: dict[str, Score] = field(default_factory=dict)
     bytes_per_token: float = 0.0
@@ -50,6 +54,7 @@ class Entry:
     seconds: float = 0.0
     finished: bool = False
     error: str | None = None
+    where: dict[str, Any] = field(default_factory=dict)
 
 
 class Store:
@@ -97,6 +102,7 @@ class Store:
         entry = self._entries.setdefault(line["key"], Entry())
         entry.bytes_per_token = line.get("bytes_per_token", entry.bytes_per_token)
         entry.share = line.get("share", entry.share)
+        entry.where = {name: line[name] for name in WHERE if name in line}
         if line["status"] == "ok":
             entry.scores[line["example"]] = Score(
                 line["example"], line["value"], line["weight"], line["meta"]
