@@ -9,6 +9,7 @@ from benchmarks import (
     kv_pack,
     kv_unpack,
     linear,
+    masked_attention_rows,
     rope,
     silu_mul,
 )
@@ -25,6 +26,7 @@ SUITES = (
     kv_pack.SUITE,
     kv_unpack.SUITE,
     decode_attention.SUITE,
+    masked_attention_rows.SUITE,
 )
 
 if __name__ == "__main__":

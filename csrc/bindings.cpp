@@ -2,6 +2,8 @@
 #include <string>
 
 #include "attention/decode_attention.h"
+#include "attention/masked_attention.h"
+#include "attention/masked_attention_rows.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
 #include "elementwise/silu_mul.h"
@@ -36,6 +38,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "ScalarType dtype) -> Tensor");
   m.def("fused_residual_rmsnorm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> (Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
+  m.def(
+      "masked_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor columns, Tensor kinds, Tensor bits, "
+      "Tensor order, Tensor? work, Tensor? bias, int batch, int heads, int tile_q, int tile_k, float scale, float "
+      "softcap) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "masked_attention_rows(Tensor q, Tensor k, Tensor v, Tensor row_offsets, Tensor keys, Tensor? bias, int batch, "
+      "int heads, float scale, float softcap) -> (Tensor, Tensor)");
   m.def("rope(Tensor x, Tensor positions, Tensor cos, Tensor sin, bool interleaved=False) -> Tensor");
   m.def("silu_mul(Tensor x) -> Tensor");
 }
@@ -49,6 +59,8 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cpu));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
   m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
+  m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cpu));
+  m.impl("masked_attention_rows", TORCH_BOX(&gossamer::masked_attention_rows_cpu));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cpu));
   m.impl("silu_mul", TORCH_BOX(&gossamer::silu_mul_cpu));
 }

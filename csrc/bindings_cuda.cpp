@@ -1,5 +1,6 @@
 // _C_cuda.so: the CUDA kernels of the ops that bindings.cpp declares.
 #include "attention/decode_attention.h"
+#include "attention/masked_attention.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
 #include "elementwise/silu_mul.h"
@@ -16,6 +17,7 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cuda));
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cuda));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cuda));
+  m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cuda));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cuda));
   m.impl("silu_mul", TORCH_BOX(&gossamer::silu_mul_cuda));
 }

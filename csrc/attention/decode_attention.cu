@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <atomic>
-#include <random>
 
 #include "attention/decode_attention.h"
 #include "attention/decode_kernel.cuh"
@@ -50,15 +48,6 @@ int overrun(const SharedLayout& s) {
   return columns ? std::max(cuda::columns_bytes(Traits::D / kChunk) - s.warp_bytes, 0) : 0;
 }
 
-// A number that no other launch has, in the upper 48 bits; see cuda::Arrivals.
-uint64_t next_ticket() {
-  static std::atomic<uint64_t> launches{static_cast<uint64_t>(std::random_device{}()) << 32 | std::random_device{}()};
-  uint64_t x = launches.fetch_add(1, std::memory_order_relaxed);
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;  // mixed, or else neighbours would look like counters of each other
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return (x ^ x >> 31) << 16 | uint64_t{1} << 63;
-}
-
 // Bytes from the first block of a pool to the last.
 int64_t span(const DecodeAttention& w, int64_t block_stride, int64_t head_stride) {
   return (w.main.num_blocks - 1) * block_stride + (w.kv_heads - 1) * head_stride;
@@ -104,7 +93,7 @@ void launch(const DecodeCall& call) {
   const Tensor memory = empty_contiguous(call.q, {4 * cut.ctas + floats}, aoti_torch_dtype_float32());
   cut.arrivals = static_cast<uint64_t*>(memory.mutable_data_ptr());
   cut.partials = static_cast<float*>(memory.mutable_data_ptr()) + 4 * cut.ctas;
-  cut.ticket = next_ticket();
+  cut.ticket = cuda::next_ticket();
   const cudaStream_t stream = cuda::current_stream(call.q);
   kernel<<<cut.ctas, warps * 32, shared.total, stream>>>(w, cut, shared);
   const cudaError_t failed = cudaGetLastError();

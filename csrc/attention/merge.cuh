@@ -1,6 +1,7 @@
 // What the warps of a CTA, and the CTAs of an item, have seen of it: merged and written out.
 #pragma once
 
+#include "attention/arrivals.cuh"
 #include "attention/plan.cuh"
 #include "attention/softmax.cuh"
 
@@ -63,29 +64,6 @@ GOSSAMER_INLINE void store_state(State<D, Sets>& state, int lane, const PartialR
     }
   }
 }
-
-// Counts the CTAs that have written their part of an item down, in a word of memory that nobody has cleared: its upper
-// 48 bits are the launch's ticket, or else it is of no meaning (what was there before is the ticket with a probability
-// of 2^-48). The last CTA leaves zero, so that a captured graph, which has its ticket for good, can count again.
-struct Arrivals {
-  uint64_t* word;
-
-  // Before the CTA's work, by one of its threads, while its first block is on its way.
-  __device__ __forceinline__ void open(uint64_t ticket) const {
-    const auto counter = reinterpret_cast<unsigned long long*>(word);
-    const unsigned long long before = __ldcg(counter);
-    if ((before ^ ticket) >> 16 != 0) atomicCAS(counter, before, static_cast<unsigned long long>(ticket));
-  }
-  // After it, by one thread; whether this was the last of `count`. The last CTA sees what the others wrote before their
-  // barriers.
-  __device__ __forceinline__ bool arrive(int count) const {
-    unsigned long long before;
-    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(word) : "memory");
-    const bool last = (before & 0xffff) + 1 == count;
-    if (last) *word = 0;
-    return last;
-  }
-};
 
 // The pieces of an item that begins in CTA `begin` and ends in `end`; `shared_begin`: another item comes before it
 // in CTA `begin`.

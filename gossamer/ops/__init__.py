@@ -14,6 +14,8 @@ from gossamer.ops.kv_block import BlockFormat
 from gossamer.ops.kv_pack import kv_pack
 from gossamer.ops.kv_unpack import kv_unpack
 from gossamer.ops.linear import linear
+from gossamer.ops.masked_attention import masked_attention
+from gossamer.ops.masked_attention_rows import masked_attention_rows
 from gossamer.ops.registry import OPS, Op
 from gossamer.ops.rope import rope
 from gossamer.ops.silu_mul import silu_mul
@@ -33,6 +35,8 @@ __all__ = [
     "kv_pack",
     "kv_unpack",
     "linear",
+    "masked_attention",
+    "masked_attention_rows",
     "rope",
     "silu_mul",
     "use_backend",

@@ -1,0 +1,112 @@
+#include <limits>
+
+#include "attention/masked_attention.h"
+#include "attention/masked_launch.cuh"
+
+namespace gossamer {
+namespace {
+
+constexpr const char* kOp = "masked_attention";
+
+cuda::MaskedInput input_of(const char* name, const MaskedHeads& heads) {
+  constexpr int64_t kBytes = 2;
+  const cuda::MaskedInput x{static_cast<const char*>(heads.data), heads.batch_stride * kBytes,
+                            heads.head_stride * kBytes, heads.token_stride * kBytes};
+  STD_TORCH_CHECK(cuda::aligned(x.data, 16) && (x.batch_stride | x.head_stride | x.token_stride) % 16 == 0, kOp, ": ",
+                  name, " does not lie in multiples of 16 bytes");
+  return x;
+}
+
+// Bytes of a list that CTAs prefetch: all of a short one.
+int prefetched(int64_t bytes) {
+  constexpr int64_t kMost = 1 << 16;
+  return bytes > kMost ? 0 : static_cast<int>(bytes);
+}
+
+void set_scores(const MaskedAttention& a, cuda::MaskedWork& w) {
+  w.bent = a.softcap > 0.0f || a.scale <= 0.0f;  // maxima of products are not those of scores
+  w.cap = a.softcap * cuda::kLog2e;
+  w.before = a.softcap > 0.0f ? a.scale / a.softcap : a.scale * cuda::kLog2e;
+  w.after = w.bent ? 1.0f : w.before;
+}
+
+void set_grid(const MaskedAttention& a, cuda::MaskedWork& w) {
+  const MaskedMap& map = a.map;
+  w.map_has_batch = map.batch > 1;
+  w.map_has_heads = map.heads > 1;
+  w.map_heads = map.heads;
+  w.rows = map.rows;
+  w.replica_heads = map.heads > 1 ? 1 : a.heads;
+  w.replicas = (map.batch > 1 ? 1 : a.batch) * w.replica_heads;
+  w.by_replicas = cuda::Divider(w.replicas);
+  w.by_replica_heads = cuda::Divider(w.replica_heads);
+  w.by_rows = cuda::Divider(w.rows);
+  w.by_map_heads = cuda::Divider(w.map_heads);
+  w.by_group = cuda::Divider(a.heads / a.kv_heads);
+}
+
+// Items of `work`, and room for the parts of rows that are cut: a row in n > 1 parts has n items and n slots, which is
+// at most twice the n - 1 items that it is more than one.
+Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const MaskedAttention& a, cuda::MaskedWork& w) {
+  const int64_t rows = int64_t{a.map.batch} * a.map.heads * a.map.rows;
+  int64_t items = rows;
+  if (work) {
+    STD_TORCH_CHECK(work->scalar_type() == ScalarType::Int && work->dim() == 2 && work->size(1) == 8 &&
+                        work->is_contiguous() && work->device() == q.device(),
+                    kOp, ": work must be int32 [items, 8], contiguous, on the device of q");
+    items = work->size(0);
+    STD_TORCH_CHECK(items >= rows, kOp, ": work has ", items, " items; must be at least ", rows);
+    w.work = static_cast<const cuda::WorkItem*>(work->const_data_ptr());
+    STD_TORCH_CHECK(cuda::aligned(w.work, 16), kOp, ": work does not lie in multiples of 16 bytes");
+  }
+  STD_TORCH_CHECK(items * w.replicas <= std::numeric_limits<int>::max(), kOp, ": ", items, " items for ", w.replicas,
+                  " batches and heads are too many");
+  w.items = static_cast<int>(items);
+  if (items == rows) return {};
+  w.slots = static_cast<int>(2 * (items - rows));
+  const int64_t count = int64_t{w.slots} * w.replicas;
+  const Tensor memory =
+      empty_contiguous(q, {count * (2 + a.map.tile_q * (a.head_dim + 2))}, aoti_torch_dtype_float32());
+  w.partials = static_cast<float*>(memory.mutable_data_ptr());
+  w.arrivals = reinterpret_cast<uint64_t*>(w.partials + count * a.map.tile_q * (a.head_dim + 2));
+  w.ticket = cuda::next_ticket();
+  return memory;
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                 const Tensor& offsets, const Tensor& columns, const Tensor& kinds,
+                                                 const Tensor& bits, const Tensor& order,
+                                                 const std::optional<Tensor>& work, const std::optional<Tensor>& bias,
+                                                 int64_t batch, int64_t heads, int64_t tile_q, int64_t tile_k,
+                                                 double scale, double softcap) {
+  const MaskedCall call = prepare_masked(
+      {q, k, v, offsets, columns, kinds, bits, order, work, bias, batch, heads, tile_q, tile_k, scale, softcap});
+  const MaskedAttention& a = call.work;
+  STD_TORCH_CHECK(call.dtype != DType::f32 && !bias && (a.head_dim == 64 || a.head_dim == 128), kOp,
+                  ": the CUDA kernel takes float16 and bfloat16, head_dim 64 and 128, no bias");
+  if (a.batch == 0 || a.q_len == 0) return {call.out, call.lse};
+  const cuda::DeviceGuard guard(q.get_device_index());
+  MaskedLaunch launch{{},           a.batch,
+                      a.kv_heads,   a.map.tile_q,
+                      a.map.tile_k, device_attribute(cudaDevAttrMultiProcessorCount),
+                      call.dtype,   cuda::current_stream(q)};
+  cuda::MaskedWork& w = launch.work;
+  w.q = input_of("q", a.q);
+  w.k = input_of("k", a.k);
+  w.v = input_of("v", a.v);
+  w.offsets = a.map.offsets, w.columns = a.map.columns, w.kinds = a.map.kinds, w.bits = a.map.bits;
+  w.order = a.map.order;
+  w.list_bytes = prefetched(4 * a.map.tiles);
+  w.bits_bytes = prefetched(a.map.patterns * a.map.tile_q * a.map.tile_k / 8);
+  w.out = a.out, w.lse = a.lse;
+  w.q_len = a.q_len, w.kv_len = a.kv_len, w.heads = a.heads;
+  set_scores(a, w);
+  set_grid(a, w);
+  const Tensor memory = set_items(q, work, a, w);
+  a.head_dim == 64 ? launch_masked_64(launch) : launch_masked_128(launch);
+  return {call.out, call.lse};
+}
+
+}  // namespace gossamer

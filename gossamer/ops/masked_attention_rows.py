@@ -1,0 +1,132 @@
+"""Attention under a mask that lists the keys of every query: for very sparse masks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.checks import check_shape
+from gossamer.ops.masked_checks import (
+    check_bias,
+    check_floats,
+    check_groups,
+    check_heads,
+    check_numbers,
+    check_offsets,
+    check_range,
+)
+from gossamer.ops.masked_reference import attend
+from gossamer.ops.registry import Op
+
+OP = "masked_attention_rows"
+
+
+def masked_attention_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    row_offsets: Tensor,
+    keys: Tensor,
+    bias: Tensor | None,
+    batch: int,
+    heads: int,
+    scale: float,
+    softcap: float,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`masked_attention` with the mask as lists of keys: same q, k, v, bias, scale and results.
+
+    batch, heads: 1, or those of q where the mask differs in them. row_offsets: int32 [batch * heads
+    * q_len + 1], where the keys of each query start, in the order of [batch, heads, q_len].
+    keys: int32, ascending in each list. Raises TypeError or ValueError; numbers on a GPU are not
+    looked at by the host.
+    """
+    result: tuple[Tensor, Tensor] = _op(
+        q, k, v, row_offsets, keys, bias, batch, heads, scale, softcap, backend=backend
+    )
+    return result
+
+
+def _reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    row_offsets: Tensor,
+    keys: Tensor,
+    bias: Tensor | None,
+    batch: int,
+    heads: int,
+    scale: float,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    shape = (batch, heads, q.shape[2], k.shape[2])
+    row = torch.arange(row_offsets.shape[0] - 1, device=q.device)
+    row = row.repeat_interleave(row_offsets.diff().long())
+    seen = torch.zeros(shape, dtype=torch.bool, device=q.device)
+    seen.flatten(0, 2)[row, keys[: row.numel()].long()] = True
+    return attend(q, k, v, seen, bias, scale, softcap)
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    row_offsets: Tensor,
+    keys: Tensor,
+    bias: Tensor | None,
+    batch: int,
+    heads: int,
+    scale: float,
+    softcap: float,
+) -> None:
+    check_heads(OP, q, k, v)
+    check_groups(OP, q, batch, heads)
+    check_numbers(OP, "row_offsets", row_offsets, q.device)
+    check_numbers(OP, "keys", keys, q.device)
+    count = batch * heads * q.shape[2]
+    check_shape(OP, "row_offsets", row_offsets, (count + 1,), "one for each query and one more")
+    if keys.dim() != 1:
+        raise ValueError(f"{OP}: keys has {keys.dim()} dimensions; must have 1")
+    if bias is not None:
+        check_bias(OP, bias, q, k)
+    check_floats(OP, scale, softcap)
+
+
+def _check_values(*args: Any) -> None:
+    k, row_offsets, keys = args[1], args[3], args[4]
+    if keys.device.type != "cpu":
+        return
+    check_offsets(OP, "row_offsets", row_offsets, keys.shape[0], "keys")
+    check_range(OP, "a key", keys, 0, k.shape[2])
+    first = torch.zeros(keys.shape[0] + 1, dtype=torch.bool)
+    first[row_offsets.long()] = True  # of a list
+    if ((keys.diff() <= 0) & ~first[1:-1]).any():
+        raise ValueError(f"{OP}: the keys of a query do not ascend; must be a list without repeats")
+
+
+def _fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _example(make: Callable[..., Tensor]) -> tuple[Any, ...]:
+    """Every query sees itself, the first token and the one before; the first query sees nothing."""
+    q = make(1, 4, 12, 64)
+    lists: list[list[int]] = [[], [0, 1], *([0, i - 1, i] for i in range(2, 12))]
+    offsets = torch.tensor([0, *(len(keys) for keys in lists)]).cumsum(0).int().to(q.device)
+    keys = torch.tensor([key for keys in lists for key in keys], dtype=torch.int32).to(q.device)
+    return q, make(1, 2, 12, 64), make(1, 2, 12, 64), offsets, keys, None, 1, 1, 0.125, 0.0
+
+
+_op = Op(
+    OP,
+    reference=_reference,
+    check=_check,
+    check_values=_check_values,
+    fake=_fake,
+    example=_example,
+    native_backends=("cpu",),
+    tolerance={torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3},
+    triton="gossamer.kernels.masked_attention_rows:masked_attention_rows",
+)

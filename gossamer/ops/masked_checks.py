@@ -1,0 +1,190 @@
+"""Argument checks of `masked_attention`."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.checks import check_like, check_shape, check_tensor
+from gossamer.ops.kv_checks import check_plain
+
+OP = "masked_attention"
+TILES_Q = (16, 32, 64, 128)
+TILES_K = (32, 64, 128)
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """The tiles of a mask as the op gets them."""
+
+    offsets: Tensor
+    columns: Tensor
+    kinds: Tensor
+    bits: Tensor
+    batch: int
+    heads: int
+    tile_q: int
+    tile_k: int
+
+
+def check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    offsets: Tensor,
+    columns: Tensor,
+    kinds: Tensor,
+    bits: Tensor,
+    order: Tensor,
+    work: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    heads: int,
+    tile_q: int,
+    tile_k: int,
+    scale: float,
+    softcap: float,
+) -> None:
+    """Raises TypeError or ValueError for what can be seen without looking at numbers in tensors."""
+    check_heads(OP, q, k, v)
+    check_groups(OP, q, batch, heads)
+    _check_tile("tile_q", tile_q, TILES_Q)
+    _check_tile("tile_k", tile_k, TILES_K)
+    count = batch * heads * -(-q.shape[2] // tile_q)
+    for name, value in (
+        ("offsets", offsets),
+        ("columns", columns),
+        ("kinds", kinds),
+        ("bits", bits),
+        ("order", order),
+    ):
+        check_numbers(OP, name, value, q.device)
+    check_shape(OP, "offsets", offsets, (count + 1,), "one for each row of tiles and one more")
+    if columns.dim() != 1:
+        raise ValueError(f"{OP}: columns has {columns.dim()} dimensions; must have 1")
+    check_shape(OP, "kinds", kinds, tuple(columns.shape), "as columns")
+    if bits.dim() != 3 or bits.shape[0] < 1 or bits.shape[1:] != (tile_q, tile_k // 32):
+        raise ValueError(
+            f"{OP}: bits has shape {list(bits.shape)}; "
+            f"must be [patterns, {tile_q}, {tile_k // 32}], at least 1 pattern"
+        )
+    check_shape(OP, "order", order, (count,), "one for each row of tiles")
+    if work is not None:
+        check_numbers(OP, "work", work, q.device)
+        if work.dim() != 2 or work.shape[0] < count or work.shape[1] != 8:
+            raise ValueError(
+                f"{OP}: work has shape {list(work.shape)}; "
+                f"must be [items, 8], at least {count} items"
+            )
+    if bias is not None:
+        check_bias(OP, bias, q, k)
+    check_floats(OP, scale, softcap)
+
+
+def check_heads(op: str, q: Any, k: Any, v: Any) -> None:
+    """Shapes, dtypes, devices and strides of q, k and v."""
+    check_tensor(op, "q", q)
+    check_like(op, "k", k, "q", q)
+    check_like(op, "v", v, "q", q)
+    if q.dim() != 4:
+        raise ValueError(
+            f"{op}: q has {q.dim()} dimensions; must have 4: batch, heads, q_len, head_dim"
+        )
+    size, heads, _, head_dim = q.shape
+    if not 32 <= head_dim <= 256 or head_dim % 8:
+        raise ValueError(f"{op}: head_dim is {head_dim}; must be a multiple of 8, 32 to 256")
+    if k.dim() != 4 or k.shape[0] != size or k.shape[3] != head_dim:
+        raise ValueError(
+            f"{op}: k has shape {list(k.shape)}; "
+            f"must be [{size}, kv_heads, kv_len, {head_dim}], batch and head_dim as in q"
+        )
+    check_shape(op, "v", v, tuple(k.shape), "the shape of k")
+    if k.shape[1] < 1 or heads < 1 or heads % k.shape[1]:
+        raise ValueError(
+            f"{op}: q has {heads} heads and k {k.shape[1]}; must be a multiple of those of k"
+        )
+    for name, value in (("q", q), ("k", k), ("v", v)):
+        if value.stride(3) != 1:  # a copy in each call would be slow in silence
+            raise ValueError(
+                f"{op}: {name} has strides {list(value.stride())}; the last one must be 1"
+            )
+
+
+def check_groups(op: str, q: Tensor, batch: int, heads: int) -> None:
+    """1, or those of q."""
+    if batch not in (1, q.shape[0]):
+        raise ValueError(f"{op}: batch is {batch}; must be 1 or {q.shape[0]}, the batch of q")
+    if heads not in (1, q.shape[1]):
+        raise ValueError(f"{op}: heads is {heads}; must be 1 or {q.shape[1]}, the heads of q")
+
+
+def _check_tile(name: str, value: int, valid: tuple[int, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"{OP}: {name} is {value}; must be one of {', '.join(map(str, valid))}")
+
+
+def check_numbers(op: str, name: str, value: Any, device: torch.device) -> None:
+    """A contiguous int32 tensor."""
+    check_plain(op, name, value, torch.int32, device)
+    if not value.is_contiguous():
+        raise ValueError(f"{op}: {name} has strides {list(value.stride())}; must be contiguous")
+
+
+def check_bias(op: str, bias: Any, q: Tensor, k: Tensor) -> None:
+    """Floating, on the device of q, expandable to [B, Hq, Nq, Nk]."""
+    check_tensor(op, "bias", bias)
+    if bias.device != q.device:
+        raise ValueError(f"{op}: bias is on {bias.device}; must be on {q.device}, the device of q")
+    full = (*q.shape[:3], k.shape[2])
+    padded = (1,) * (4 - bias.dim()) + tuple(bias.shape)
+    if bias.dim() > 4 or any(a not in (1, b) for a, b in zip(padded, full, strict=True)):
+        raise ValueError(
+            f"{op}: bias has shape {list(bias.shape)}; must expand to {list(full)}, "
+            "batch, heads, q_len and kv_len"
+        )
+
+
+def check_floats(op: str, scale: float, softcap: float) -> None:
+    """scale and softcap."""
+    if not math.isfinite(scale):
+        raise ValueError(f"{op}: scale is {scale}; must be finite")
+    if not (math.isfinite(softcap) and softcap >= 0):
+        raise ValueError(f"{op}: softcap is {softcap}; must be positive, or 0 for none")
+
+
+def check_map(*args: Any) -> None:
+    """The numbers of a map on the CPU; ValueError where it names no such tile, pattern or row."""
+    k, offsets, columns, kinds, bits, order = args[1], *args[3:8]
+    if offsets.device.type != "cpu":
+        return
+    tile_k, kv_len, tiles = args[13], k.shape[2], columns.shape[0]
+    check_offsets(OP, "offsets", offsets, tiles, "tiles")
+    check_range(OP, "a column", columns, 0, -(-kv_len // tile_k))
+    check_range(OP, "a kind", kinds, -1, bits.shape[0])
+    ragged = kinds[(columns + 1).long() * tile_k > kv_len]
+    if (ragged < 0).any():
+        raise ValueError(
+            f"{OP}: a tile that reaches beyond the {kv_len} keys is full; must be partial"
+        )
+    check_range(OP, "a row of order", order, 0, order.shape[0])
+    if order.unique().numel() != order.numel():
+        raise ValueError(f"{OP}: order names a row twice; must name every row of tiles once")
+
+
+def check_offsets(op: str, name: str, offsets: Tensor, end: int, what: str) -> None:
+    """From 0 up, never down, to `end` at most."""
+    if offsets[0] != 0 or (offsets.diff() < 0).any() or offsets[-1] > end:
+        raise ValueError(
+            f"{op}: {name} are from {int(offsets[0])} to {int(offsets[-1])}; must begin with 0, "
+            f"never fall and end with at most {end}, the number of {what}"
+        )
+
+
+def check_range(op: str, what: str, numbers: Tensor, least: int, end: int) -> None:
+    """Numbers from `least` to `end` - 1."""
+    wrong = numbers[(numbers < least) | (numbers >= end)]
+    if wrong.numel():
+        valid = f"{least} to {end - 1}" if end > least else "none, as there are none"
+        raise ValueError(f"{op}: {what} is {wrong[0].item()}; must be {valid}")

@@ -1,0 +1,91 @@
+"""What `masked_attention` means, in plain torch: the dense mask from its tiles, then attention."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.masked_checks import Map
+
+WORD = 32  # keys of a word of bits
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    offsets: Tensor,
+    columns: Tensor,
+    kinds: Tensor,
+    bits: Tensor,
+    order: Tensor,
+    work: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    heads: int,
+    tile_q: int,
+    tile_k: int,
+    scale: float,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    del order, work  # which rows are computed first does not change them
+    tiles = Map(offsets, columns, kinds, bits, batch, heads, tile_q, tile_k)
+    seen = dense_mask(tiles, q.shape[2], k.shape[2])
+    return attend(q, k, v, seen, bias, scale, softcap)
+
+
+def dense_mask(tiles: Map, q_len: int, kv_len: int) -> Tensor:
+    """bool [batch, heads, q_len, kv_len] of a map of tiles."""
+    rows, columns = -(-q_len // tiles.tile_q), -(-kv_len // tiles.tile_k)
+    groups = tiles.batch * tiles.heads
+    device = tiles.offsets.device
+    counts = tiles.offsets.diff().long()
+    row = torch.arange(groups * rows, device=device).repeat_interleave(counts)
+    count = row.numel()
+    kinds, column = tiles.kinds[:count].long(), tiles.columns[:count].long()
+    patterns = unpack_bits(tiles.bits)
+    seen = torch.zeros(
+        groups * rows, columns, tiles.tile_q, tiles.tile_k, dtype=torch.bool, device=device
+    )
+    seen[row, column] = patterns[kinds.clamp_min(0)] | (kinds < 0)[:, None, None]
+    grid = seen.view(groups, rows, columns, tiles.tile_q, tiles.tile_k).transpose(2, 3)
+    whole = grid.reshape(groups, rows * tiles.tile_q, columns * tiles.tile_k)
+    return whole[:, :q_len, :kv_len].reshape(tiles.batch, tiles.heads, q_len, kv_len)
+
+
+def unpack_bits(words: Tensor) -> Tensor:
+    """int32 [..., w] to bool [..., 32 w]: bit c of a word is key c."""
+    place = torch.arange(WORD, dtype=torch.int32, device=words.device)
+    return ((words.unsqueeze(-1) >> place) & 1).bool().flatten(-2)
+
+
+def pack_bits(seen: Tensor) -> Tensor:
+    """The inverse of `unpack_bits`."""
+    places = seen.unflatten(-1, (-1, WORD)).long()
+    unsigned = (places << torch.arange(WORD, device=seen.device)).sum(-1)
+    return torch.where(unsigned < 1 << 31, unsigned, unsigned - (1 << 32)).int()
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    """Attention where `seen`, which expands to [B, Hq, Nq, Nk]; in float32, or float64 if q is."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    group = q.shape[1] // k.shape[1]
+    # What no query sees may be anything, also NaN: weight 0 alone would not keep it out.
+    unused = ~seen.any(-2).unsqueeze(-1)
+    k = k.to(wide).repeat_interleave(group, dim=1).masked_fill(unused, 0)
+    v = v.to(wide).repeat_interleave(group, dim=1).masked_fill(unused, 0)
+    scores = q.to(wide) @ k.transpose(-1, -2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(wide)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
+    return (weights @ v).to(q.dtype).contiguous(), lse

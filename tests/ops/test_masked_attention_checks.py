@@ -1,0 +1,86 @@
+"""Which calls the masked attention ops refuse: the same ones on every backend."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.ops import OPS
+from tests.ops.masked_errors import arguments, ints, row_arguments
+
+SHAPES = [(2, 2, 100, 64), (2, 4, 12, 64), (2, 2, 90, 64), (1, 2, 100, 64), (2, 2, 100, 32)]
+HEADS = st.sampled_from(
+    [torch.zeros(shape) for shape in SHAPES]
+    + [
+        torch.zeros(2, 2, 64, 100).transpose(2, 3),
+        torch.zeros(2, 100, 2, 64).transpose(1, 2),
+        torch.zeros(2, 2, 100, 64).half(),
+        torch.zeros(2, 2, 100, 64, device="meta"),
+        torch.zeros(2, 0, 100, 64),
+        torch.zeros(2, 2, 0, 64),
+    ]
+)
+NUMBERS = {
+    "batch": st.sampled_from([0, 1, 2, 3]),
+    "heads": st.sampled_from([0, 1, 4]),
+    "scale": st.sampled_from([0.0, -1.0, float("nan"), float("inf")]),
+    "softcap": st.sampled_from([3.0, -0.5, float("nan"), float("inf")]),
+    "bias": st.sampled_from([
+        None, torch.zeros(100, 100), torch.zeros(100), torch.zeros(4, 1, 1), torch.zeros(2, 1, 100),
+        torch.zeros(1, 1, 1, 1, 1), torch.zeros(()), torch.zeros(100).int(), torch.zeros(90),
+    ]),
+    "q": st.sampled_from([torch.zeros(2, 4, n, 64) for n in (100, 64, 65, 128, 129, 0)]),
+    "k": HEADS,
+    "v": HEADS,
+}  # fmt: skip
+
+
+def few(least: int, most: int, size: int):
+    """Lists of about this size."""
+    lists = st.lists(st.integers(least, most), min_size=size - 1, max_size=size + 1)
+    return lists.map(lambda x: ints(*x)) | lists.map(lambda x: ints(*x).long())
+
+
+TILES = NUMBERS | {
+    "offsets": few(-1, 4, 3) | st.just(ints(0, 1, 2, 2, 3)),
+    "columns": few(-1, 2, 3),
+    "kinds": few(-2, 2, 3),
+    "bits": st.sampled_from([(1, 64, 2), (0, 64, 2), (2, 64, 1), (2, 32, 2), (2, 128, 4)]).map(
+        lambda shape: torch.zeros(shape, dtype=torch.int32)
+    ),
+    "order": few(-1, 2, 2),
+    "work": st.sampled_from([None, ints([0] * 8, [0] * 8), ints([0] * 8), ints(0), ints([1], [2])]),
+    "tile_q": st.sampled_from([0, 16, 32, 64, 96, 128, 256]),
+    "tile_k": st.sampled_from([0, 16, 32, 64, 128, 256]),
+}
+LISTS = NUMBERS | {
+    "row_offsets": few(-1, 14, 13) | st.just(ints(*range(13))),
+    "keys": few(-1, 12, 20) | st.just(ints(*range(12))) | st.just(ints(*([3] * 40))),
+}
+
+
+def outcome(function, args, **options) -> str:
+    """What went wrong, in words; "" when nothing did."""
+    try:
+        function(*args, **options)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def check(data, name: str, make, changes) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(changes)), unique=True, max_size=3))
+    args = make(**{name: data.draw(changes[name], label=name) for name in names})
+    assert outcome(OPS[name], args, backend="cpu") == outcome(OPS[name].check, args)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_c_plus_plus_accepts_exactly_what_check_accepts(data):
+    """No bad argument slips through because the C++ checks are asked first."""
+    check(data, "masked_attention", arguments, TILES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_c_plus_plus_accepts_exactly_what_check_accepts_of_lists(data):
+    check(data, "masked_attention_rows", row_arguments, LISTS)
