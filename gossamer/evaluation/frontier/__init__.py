@@ -1,0 +1,1 @@
+"""Which KV cache to use in a given memory: candidates, screened, probed, measured, compared."""
