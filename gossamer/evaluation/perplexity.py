@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gossamer.evaluation.tasks import Emit, Kind, Score, Subject
+from gossamer.evaluation.texts import read_text
 
 PIECE_TOKENS = 64  # NLL is kept in sums of so many tokens: 256 pairs to compare in 16,384 tokens
 
@@ -37,11 +38,9 @@ class Perplexity:
 
     @classmethod
     def of_file(cls, path: Path, **options: Any) -> "Perplexity":
-        """Raises OSError, or ValueError for a file that is not text."""
-        try:
-            return cls(path.read_text(encoding="utf-8"), path.name, **options)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+        """Of a file, or of a data set; raises as read_text does."""
+        text, name = read_text(path)
+        return cls(text, name, **options)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from gossamer.evaluation.longbench.task import PREFIX, LongBench, longbench_task
 from gossamer.evaluation.perplexity import Perplexity
 from gossamer.evaluation.retrieval import Lookup, Needle
 from gossamer.evaluation.tasks import Task
+from gossamer.evaluation.texts import is_there
 from gossamer.ops.checks import one_of
 
 TEXT = Path(__file__).parents[2] / "benchmarks/data/wikitext2-test-excerpt.txt"
@@ -45,7 +46,7 @@ class Options:
 
 def _perplexity(options: Options) -> Task:
     path = options.text or TEXT
-    if not path.is_file():
+    if not is_there(path):
         wanted = "name one by --text FILE" if options.text is None else "must be a text file"
         raise FileNotFoundError(f"{path}: there is no such file; {wanted}")
     sizes = options.or_quick("tokens", 2048) | options.or_quick("context", 1024)

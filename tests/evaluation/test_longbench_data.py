@@ -79,5 +79,5 @@ def test_the_package_datasets(monkeypatch):
     with pytest.raises(ValueError, match=message):
         read_task("lcc", None)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"datasets is needed here .* or name a folder"):
+    with pytest.raises(ImportError, match=r"datasets is needed here .* or unpack LongBench"):
         read_task("qasper", None)

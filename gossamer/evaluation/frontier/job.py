@@ -24,6 +24,7 @@ from gossamer.evaluation.perplexity import Perplexity
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.subject import EngineSubject
 from gossamer.evaluation.suite import check_tasks
+from gossamer.evaluation.texts import is_there
 from gossamer.kv import Calibration
 from gossamer.models import Source, load_decoder, open_model, source_fingerprint
 
@@ -116,7 +117,7 @@ def _calibration(path: Path, source: Source) -> Calibration:
 
 def _text(job: Job, tokenizer: Any, longest: int) -> Perplexity:
     path = job.text or TEXT
-    if not path.is_file():
+    if not is_there(path):
         wanted = "name one by --text FILE" if job.text is None else "must be a text file"
         raise FileNotFoundError(f"{path}: there is no such file; {wanted}")
     if job.context < LEAST_CONTEXT:

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gossamer.evaluation.hub import load
+
 DATASET = "THUDM/LongBench"
+INSTEAD = "unpack LongBench's data.zip and name its folder"
 FIELDS = ("input", "context", "answers", "length", "dataset", "language", "all_classes", "_id")
 
 
@@ -29,7 +31,7 @@ def read_task(task: str, folder: Path | None) -> list[Row]:
     Raises FileNotFoundError, ImportError, or ValueError that names the line and the field.
     """
     if folder is None:
-        return _rows(task, f"{DATASET} {task}", _download(task))
+        return _rows(task, f"{DATASET} {task}", load(DATASET, task, "test", INSTEAD))
     path = folder / f"{task}.jsonl"
     if not path.is_file():
         raise FileNotFoundError(
@@ -51,25 +53,6 @@ def _lines(path: Path) -> Iterable[Any]:
             yield json.loads(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: not a line of JSON: {error}") from None
-
-
-def _download(task: str) -> Iterable[Any]:
-    try:
-        datasets = import_module("datasets")
-    except ImportError as error:
-        raise ImportError(
-            f"datasets is needed here and cannot be imported ({error}); "
-            "pip install gossamer[eval], or name a folder with LongBench's files"
-        ) from error
-    try:
-        rows: Iterable[Any] = datasets.load_dataset(DATASET, task, split="test")
-    except Exception as error:  # of the network, of the cache, of scripts that are not allowed
-        raise ValueError(
-            f"{DATASET} {task} cannot be loaded by datasets "
-            f"({type(error).__name__}: {' '.join(str(error).split())}); "
-            "unpack LongBench's data.zip and name its folder"
-        ) from error
-    return rows
 
 
 def _rows(task: str, source: str, lines: Iterable[Any]) -> list[Row]:
