@@ -1,6 +1,7 @@
 """Gossamer: sparse LLM inference with PyTorch."""
 
-from gossamer import ops
+from gossamer import masks, ops
 from gossamer._version import __version__
+from gossamer.attention import masked_attention
 
-__all__ = ["__version__", "ops"]
+__all__ = ["__version__", "masked_attention", "masks", "ops"]

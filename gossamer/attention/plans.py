@@ -1,0 +1,112 @@
+"""From a way to a call: what is the same in every call is looked up once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gossamer.attention.candidates import Arguments, grouped
+from gossamer.attention.prepared import PreparedMask
+from gossamer.attention.ways import Way
+from gossamer.ops import OPS
+
+# (q, k, v, bias, scale, softcap) -> out, and lse if it was asked for
+Run = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, float], tuple[Tensor, Tensor | None]]
+
+NOTHING = Way("rows", "reference")  # of calls without queries or keys
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How calls of one kind are computed. scale: where the caller gives none."""
+
+    way: Way
+    run: Run
+    scale: float
+
+
+def plan_of(mask: PreparedMask, way: Way, args: Arguments) -> Plan:
+    """The maps that the way needs are built here."""
+    scale = float(args.q.shape[3]) ** -0.5
+    make = {"block": _block, "rows": _rows, "sdpa": _sdpa}[way.kernel]
+    return Plan(way, make(mask, way, args), scale)
+
+
+def empty_plan(args: Arguments) -> Plan:
+    """No queries: nothing. No keys: every query sees nothing."""
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
+    ) -> tuple[Tensor, Tensor]:
+        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        return out, torch.full(q.shape[:3], -torch.inf, device=q.device)
+
+    return Plan(NOTHING, run, float(args.q.shape[3]) ** -0.5)
+
+
+def _block(mask: PreparedMask, way: Way, args: Arguments) -> Run:
+    tiles = mask.tiles(way.tile)
+    overload = OPS["masked_attention"].select(mask.device.type, way.backend)
+    work = mask.work(way.tile, way.limit) if way.backend == "cuda" else None
+    offsets, columns, kinds = tiles.offsets, tiles.columns, tiles.kinds
+    bits, order, batch, heads = tiles.bits, tiles.order, tiles.batch, tiles.heads
+    tile_q, tile_k = way.tile
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
+    ) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = overload(
+            q, k, v, offsets, columns, kinds, bits, order, work, bias,
+            batch, heads, tile_q, tile_k, scale, softcap,
+        )  # fmt: skip
+        return result
+
+    return run
+
+
+def _rows(mask: PreparedMask, way: Way, args: Arguments) -> Run:
+    row_offsets, keys = mask.lists()
+    batch, heads = mask.mask.batch or 1, mask.mask.heads or 1
+    overload = OPS["masked_attention_rows"].select(mask.device.type, way.backend)
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
+    ) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = overload(
+            q, k, v, row_offsets, keys, bias, batch, heads, scale, softcap
+        )
+        return result
+
+    return run
+
+
+def _sdpa(mask: PreparedMask, way: Way, args: Arguments) -> Run:
+    """flash and cudnn are called directly: a context manager takes longer than a small call."""
+    causal = way.backend != "mask" and mask.shape() == "causal"
+    flash = torch.ops.aten._scaled_dot_product_flash_attention.default
+    cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    dense, gqa = mask.dense() if way.backend == "mask" else None, grouped(args)
+
+    def run_flash(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
+    ) -> tuple[Tensor, Tensor | None]:
+        out, lse, *_ = flash(q, k, v, 0.0, causal, False, scale=scale)
+        return out, lse
+
+    def run_cudnn(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
+    ) -> tuple[Tensor, Tensor | None]:
+        out: Tensor = cudnn(q, k, v, None, False, 0.0, causal, False, scale=scale)[0]
+        return out, None
+
+    def run_torch(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
+    ) -> tuple[Tensor, Tensor | None]:
+        out = F.scaled_dot_product_attention(
+            q, k, v, dense, is_causal=causal, scale=scale, enable_gqa=gqa
+        )
+        return out, None
+
+    return {"flash": run_flash, "cudnn": run_cudnn}.get(way.backend, run_torch)

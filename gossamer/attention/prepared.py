@@ -1,0 +1,120 @@
+"""A mask made ready for calls of one length on one device."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.attention.facts import TileFacts, same_mask
+from gossamer.attention.key_lists import key_lists
+from gossamer.masks import Causal, Mask, TileMap
+from gossamer.masks.base import Device
+from gossamer.masks.checks import LONGEST, as_device, whole
+from gossamer.masks.work import work_list
+
+Tile = tuple[int, int]
+MOST_PLANS = 256  # a mask that meets more kinds of calls forgets those it knows
+
+
+class PreparedMask:
+    """What kernels read of a mask, and which kernel each kind of call gets. See `prepare`.
+
+    Maps are built when a kernel needs them; `nbytes` says what they take.
+    """
+
+    def __init__(self, mask: Mask, q_len: int, kv_len: int, device: torch.device) -> None:
+        self.mask = mask
+        self.q_len = q_len
+        self.kv_len = kv_len
+        self.device = device
+        self.plans: dict[Any, Any] = {}  # by kind of call; see masked_attention.py
+        self._maps: dict[Tile, TileMap] = {}
+        self._facts: dict[Tile, TileFacts] = {}
+        self._works: dict[tuple[Tile, int], Tensor] = {}
+        self._lists: tuple[Tensor, Tensor] | None = None
+        self._dense: Tensor | None = None
+        self._shape: str | None = None
+
+    def __repr__(self) -> str:
+        return f"PreparedMask({self.mask}, {self.q_len}, {self.kv_len}, {str(self.device)!r})"
+
+    @property
+    def nbytes(self) -> int:
+        """Of everything that is kept for calls."""
+        kept = [*self._maps.values(), *self._works.values(), *(self._lists or ())]
+        if self._dense is not None:
+            kept.append(self._dense)
+        return sum(int(thing.nbytes) for thing in kept)
+
+    def tiles(self, tile: Tile) -> TileMap:
+        """The mask in tiles of this size; kept."""
+        found = self._maps.get(tile)
+        if found is None:
+            found = TileMap.build(self.mask, self.q_len, self.kv_len, tile, self.device)
+            self._maps[tile] = found
+        return found
+
+    def facts(self, tile: Tile) -> TileFacts:
+        """How many tiles of this size there are in each row. Waits for the device, once."""
+        if tile not in self._facts:
+            self._facts[tile] = TileFacts.of(self.tiles(tile))
+        return self._facts[tile]
+
+    def work(self, tile: Tile, limit: int) -> Tensor:
+        """Rows in pieces of at most `limit` tiles, for the CUDA kernel; 0: whole rows."""
+        if (tile, limit) not in self._works:
+            self._works[tile, limit] = work_list(self.tiles(tile), limit or 1 << 30)
+        return self._works[tile, limit]
+
+    def lists(self) -> tuple[Tensor, Tensor]:
+        """The keys of each query, for the row kernel."""
+        if self._lists is None:
+            self._lists = key_lists(self.tiles((64, 64)))
+        return self._lists
+
+    def dense(self) -> Tensor:
+        """bool [batch or 1, heads or 1, q_len, kv_len]."""
+        if self._dense is None:
+            self._dense = self.mask.dense(self.q_len, self.kv_len, self.device)
+        return self._dense
+
+    def shape(self, tile: Tile = (64, 64)) -> str:
+        """ "full" or "causal" where the mask is just that at these lengths, else "other"."""
+        if self._shape is None:
+            density = self.facts(tile).density
+            if density == 1:  # counted, not estimated
+                self._shape = "full"
+            elif self.q_len == self.kv_len and density == (self.q_len + 1) / (2 * self.q_len):
+                causal = TileMap.build(Causal(), self.q_len, self.kv_len, tile, self.device)
+                same = same_mask(self.tiles(tile), causal)
+                self._shape = "causal" if same else "other"
+            else:
+                self._shape = "other"
+        return self._shape
+
+    def keep(self, plan: Any, key: Any) -> None:
+        """Remember what a kind of call gets, and forget maps that no plan uses."""
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
+        ways = [known.way for known in self.plans.values()]
+        used = {way.tile for way in ways}
+        self._maps = {tile: m for tile, m in self._maps.items() if tile in used}
+        self._works = {name: w for name, w in self._works.items() if name[0] in used}
+        if not any(way.backend == "mask" for way in ways):
+            self._dense = None
+
+
+def prepare(mask: Mask, q_len: int, kv_len: int, device: Device = None) -> PreparedMask:
+    """A mask ready for q_len queries and kv_len keys on a device; its tables are moved there.
+
+    Give it to `masked_attention` in place of the mask: calls then take no time for look-ups, and
+    its maps live as long as it does. Which kernel is best is found in the first call of each shape
+    and dtype, so call once before you capture a CUDA graph. Raises TypeError or ValueError.
+    """
+    if not isinstance(mask, Mask):
+        raise TypeError(f"prepare: mask is {type(mask).__name__}; must be a gossamer.masks.Mask")
+    whole("prepare", "q_len", q_len, 0, LONGEST)
+    whole("prepare", "kv_len", kv_len, 0, LONGEST)
+    mask.check(q_len, kv_len)
+    return PreparedMask(mask, q_len, kv_len, as_device(device))

@@ -1,0 +1,78 @@
+"""`gossamer tune`: measure this device, so that the fastest kernel is chosen."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gossamer.cli import options as o
+
+tune = typer.Typer(name="tune", no_args_is_help=True, help="Measure this device for the selector.")
+
+
+@tune.callback()
+def _commands() -> None:
+    """More than one command some day: `gossamer tune attention` keeps its name."""
+
+
+@tune.command()
+def attention(
+    device: o.Device = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="float16, bfloat16, float32; auto: float16 on a GPU")
+    ] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="a sixth of the points")] = False,
+    points: Annotated[int | None, typer.Option(help="so many points at most")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="default: in the cache folder"),
+    ] = None,
+) -> None:
+    """Time every kernel of masked attention on a grid of masks and shapes, and fit its costs."""
+    # torch and the kernels take seconds to import; `--help` has no use for them.
+    from gossamer.attention import coefficient_files, tuning  # noqa: PLC0415
+
+    with o.one_line_errors():
+        where = _device(device)
+        if points is not None:
+            o.at_least("points", points, 1)
+        if output is not None and output.is_dir():
+            raise ValueError(f"{output}: is a directory; --output must be a file")
+        path = output or coefficient_files.user_file(where)
+        chosen = tuning.grid(where, quick)[:points]
+        found, regret = tuning.tune(chosen, where, _dtype(dtype, where), _show)
+        coefficient_files.write(found, path)
+        typer.echo(f"left out of the fit: {regret}")
+        typer.echo(f"wrote {path}")
+
+
+def _show(point: Any, samples: Any) -> None:
+    fastest = min(samples, key=lambda sample: sample.microseconds)
+    typer.echo(
+        f"{point!s:36} {fastest.way!s:24} {fastest.microseconds:10.1f} us of {len(samples)} ways"
+    )
+
+
+def _device(name: str) -> Any:
+    import torch  # noqa: PLC0415
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        line = str(error).splitlines()[0]
+        raise ValueError(f"--device is {name!r}; must be cpu, cuda, cuda:1, ...: {line}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device is {name!r}; must be cpu, cuda, cuda:1, ...")
+    return found
+
+
+def _dtype(name: str, device: Any) -> Any:
+    import torch  # noqa: PLC0415
+
+    if name == "auto":
+        name = "float16" if device.type == "cuda" else "float32"
+    if name not in ("float16", "bfloat16", "float32"):
+        raise ValueError(f"--dtype is {name!r}; must be float16, bfloat16, float32 or auto")
+    return getattr(torch, name)

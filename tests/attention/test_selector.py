@@ -1,0 +1,199 @@
+"""The selector: only what can take a call, and the cheapest of that."""
+
+import math
+
+import pytest
+import torch
+
+from gossamer import masks as m
+from gossamer.attention import candidates as of_candidates
+from gossamer.attention import prepare
+from gossamer.attention.candidates import Arguments, candidates
+from gossamer.attention.coefficient_files import SHIPPED, Coefficients, read
+from gossamer.attention.cost import FEATURES, Model
+from gossamer.attention.facts import TileFacts
+from gossamer.attention.plans import plan_of
+from gossamer.attention.selector import plan, ranked
+from gossamer.attention.ways import Call, Way
+from gossamer.ops import OPS
+from tests.attention.oracle import inputs
+
+
+def arguments(q_len=100, kv_len=100, heads=4, kv_heads=4, dtype=torch.float32, **others):
+    q, k, v = inputs(1, heads, kv_heads, q_len, kv_len, 64, dtype)
+    values = {"bias": None, "scale": 0.125, "softcap": 0.0, "return_lse": False} | others
+    return Arguments(q, k, v, **values)
+
+
+def names(mask, args, backend=None):
+    q_len, kv_len = args.q.shape[2], args.k.shape[2]
+    prepared = prepare(mask, q_len, kv_len, "cpu")
+    return {str(way) for way in candidates(prepared, args, backend)}
+
+
+BLOCKS = {"cpu 64x64", "cpu 32x32"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "wanted"),
+    [
+        (m.Full(), {}, BLOCKS | {"sdpa torch"}),
+        (m.Causal(), {}, BLOCKS | {"sdpa torch"}),
+        (m.Causal(), {"kv_heads": 2}, BLOCKS | {"sdpa torch"}),
+        (m.Causal(), {"return_lse": True}, BLOCKS),
+        (m.Causal(), {"softcap": 1.0}, BLOCKS),
+        (m.Causal(), {"bias": torch.zeros(1)}, BLOCKS),
+        (m.Causal(), {"scale": -1.0}, BLOCKS),
+        (m.Causal(), {"kv_len": 120}, BLOCKS | {"sdpa mask"}),
+        (m.Causal(-1), {}, BLOCKS),  # the first query sees nothing: NaN of SDPA
+        (m.PrefixLM(7), {}, BLOCKS | {"sdpa mask"}),
+        (m.PrefixLM(7), {"kv_heads": 2}, BLOCKS),
+        (m.Sliding(2, 0), {}, BLOCKS | {"sdpa mask", "rows cpu"}),
+        (m.Sliding(2, 0), {"return_lse": True}, BLOCKS | {"rows cpu"}),
+    ],
+    ids=str,
+)
+def test_who_can_take_a_call(mask, options, wanted):
+    assert names(mask, arguments(**options)) == wanted
+
+
+def test_a_backend_by_name_is_only_that():
+    assert names(m.Full(), arguments(), "reference") == {"reference 64x64"}
+    assert names(m.Full(), arguments(), "triton") == {"triton 64x64", "triton 128x64"}
+    assert names(m.Full(), arguments(), "cpu") == BLOCKS
+
+
+def test_large_masks_are_not_made_dense(monkeypatch):
+    monkeypatch.setattr(of_candidates, "MOST_DENSE", 100 * 100 - 1)
+    assert "sdpa mask" not in names(m.PrefixLM(7), arguments())
+    assert "sdpa mask" in names(m.PrefixLM(7), arguments(q_len=99))
+
+
+def test_long_masks_are_not_counted_in_small_tiles(monkeypatch):
+    monkeypatch.setattr(of_candidates, "MOST_BOXES", 4)
+    assert names(m.Causal(), arguments(return_lse=True)) == {"cpu 64x64"}
+    assert names(m.Causal(), arguments(300, 300, return_lse=True)) == {"cpu 64x64"}
+
+
+def constant(**costs):
+    """Coefficients by which ways take so many microseconds, whatever the call is."""
+    groups = {}
+    for name, cost in costs.items():
+        family = name.replace("_", " ")
+        size = len(FEATURES[Way.parse(family).kernel])
+        groups[f"{family} d64"] = (float(cost), *([0.0] * (size - 1)))
+    return Coefficients(Model(1, groups), "a device")
+
+
+def test_the_cheapest_comes_first_and_the_unknown_last():
+    mask, args = prepare(m.Sliding(2, 0), 100, 100, "cpu"), arguments()
+    ways = candidates(mask, args)
+    known = constant(cpu_32x32=3, sdpa_mask=2, rows_cpu=7)
+    order = [str(way) for way in ranked(mask, args, ways, known)]
+    assert order == ["sdpa mask", "cpu 32x32", "rows cpu", "cpu 64x64"]
+
+
+def test_unmeasured_devices_take_no_risks():
+    mask, args = prepare(m.Sliding(2, 0), 100, 100, "cpu"), arguments()
+    known = constant(cpu_32x32=3, sdpa_mask=2, rows_cpu=1)
+    unsure = Coefficients(known.model, "another device", known=False)
+    assert str(ranked(mask, args, candidates(mask, args), unsure)[0]) == "cpu 32x32"
+
+
+def test_sdpa_that_fails_is_not_taken(monkeypatch):
+    mask, args = prepare(m.Causal(), 100, 100, "cpu"), arguments()
+    monkeypatch.setattr("gossamer.attention.selector.coefficients_of",
+                        lambda device: constant(sdpa_torch=1, cpu_32x32=2))  # fmt: skip
+    assert str(plan(mask, args, None).way) == "sdpa torch"
+
+    def broken(*_, **__):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", broken)
+    assert str(plan(mask, args, None).way) == "cpu 32x32"
+
+
+def test_thin_masks_are_not_computed_densely():
+    args = arguments(1000, 1000)
+    mask = prepare(m.Sliding.causal(64), 1000, 1000, "cpu")
+    assert plan(mask, args, None).way.kernel == "block"
+
+
+def h200(mask, n, batch, head_dim=64, names=()):
+    """What the shipped coefficients choose on an H200."""
+    model = read(SHIPPED / "nvidia-h200.json").model
+    call = Call(batch, 12, 12, n, n, head_dim, 2)
+    costs = {}
+    for name in names:
+        way = Way.parse(name)
+        tiles = m.TileMap.build(mask, n, n, way.tile if way.kernel == "block" else (64, 64))
+        cost = model.microseconds(way, call, TileFacts.of(tiles))
+        costs[name] = math.inf if cost is None else cost
+    return min(costs, key=costs.get)
+
+
+CUDA = ("cuda 32x32", "cuda 64x32", "cuda 64x64", "cuda 128x64", "triton 64x64", "triton 128x64")
+
+
+def test_choices_of_the_shipped_coefficients():
+    assert h200(m.Causal(), 4096, 16, 64, CUDA) in ("cuda 128x64", "triton 128x64")
+    assert h200(m.Sliding.causal(64), 4096, 16, 64, CUDA) != "cuda 128x64"
+    # A global token makes one row long: with few heads it is cut.
+    whole, cut = "cuda 64x64", "cuda 64x64 limit=8"
+    assert h200(m.Longformer(32, 0), 4096, 1, 64, (whole, cut)) == cut
+    assert h200(m.Sliding.causal(64), 4096, 16, 64, (whole, cut)) == whole
+
+
+def test_a_plan_says_what_it_is():
+    mask, args = prepare(m.Causal(), 100, 100, "cpu"), arguments()
+    found = plan_of(mask, Way("block", "cpu", (32, 32)), args)
+    assert str(found.way) == "cpu 32x32"
+    assert found.scale == 0.125
+
+
+@pytest.fixture
+def as_if_on_h200(monkeypatch):
+    """Tensors stay on the CPU; who asks is told that there is an H200."""
+    for op in (OPS["masked_attention"], OPS["masked_attention_rows"]):
+        monkeypatch.setattr(op, "why_not", lambda backend, device: None if backend != "cpu" else "")
+    monkeypatch.setattr(of_candidates, "places_of", lambda device: 132)
+    for name in ("can_use_flash_attention", "can_use_cudnn_attention"):
+        monkeypatch.setattr(torch.backends.cuda, name, lambda params: True)
+
+    def prepared(mask, n):
+        found = prepare(mask, n, n, "cpu")
+        for tile in ((32, 32), (64, 32), (64, 64), (128, 64)):
+            found.facts(tile)
+        found.shape()
+        found.dense()
+        found.device = torch.device("cuda:0")
+        return found
+
+    return prepared
+
+
+def test_who_can_take_a_call_on_a_gpu(as_if_on_h200):
+    half = arguments(dtype=torch.float16)
+    ways = {str(way) for way in candidates(as_if_on_h200(m.Causal(), 100), half)}
+    assert ways == {*CUDA, "sdpa flash", "sdpa cudnn"}
+    for other in (arguments(), arguments(dtype=torch.float16, bias=torch.zeros(1))):
+        ways = {str(way) for way in candidates(as_if_on_h200(m.PrefixLM(3), 100), other)}
+        assert {"triton 64x64", "triton 128x64"} <= ways
+        assert not any(way.startswith("cuda") for way in ways)
+    lse = arguments(dtype=torch.float16, return_lse=True)
+    ways = {str(way) for way in candidates(as_if_on_h200(m.Causal(), 100), lse)}
+    assert "sdpa flash" in ways
+    assert "sdpa cudnn" not in ways
+
+
+def test_long_rows_are_cut_on_a_gpu(as_if_on_h200):
+    args = arguments(4096, 4096, heads=12, kv_heads=12, dtype=torch.float16)
+    mask = as_if_on_h200(m.Longformer(32, 0), 4096)
+    ways = candidates(mask, args)
+    limits = {way.limit for way in ways if way.family == "cuda 64x64"}
+    assert 0 in limits
+    assert len(limits) > 1
+    known = read(SHIPPED / "nvidia-h200.json")
+    best = ranked(mask, args, ways, known)[0]
+    assert best.backend == "cuda"
+    assert best.limit
