@@ -1,25 +1,27 @@
-"""Tables of masked attention, made from result lines; a dash where there is none yet."""
+"""Tables of masked attention, made from result lines: what the selector takes, beside others."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 from benchmarks.markdown import NOTHING, ms, speed_up, table
 from benchmarks.masked_plans import STOF
+from benchmarks.masked_regret import OP, PLACES, samples_of
+from gossamer.attention import coefficients as shipped
+from gossamer.attention.coefficient_files import read
+from gossamer.attention.cost import Model
+from gossamer.attention.fitting import by_mask, chosen_of, held_out
 from gossamer.bench import Record
 
-OP = "masked_attention"
-Key = tuple[str, tuple[int, ...], str]  # mask, shape, dtype
+Key = tuple[str, tuple[int, ...]]  # mask and shape
+H200 = Path(next(iter(shipped.__path__))) / "nvidia-h200.json"
 
 
-def mask_of(record: Record) -> str:
-    return record.variant.split()[0].removeprefix("mask=")
-
-
-def candidate_of(record: Record) -> str | None:
-    """Which way of ours it is: "cuda 64x32 cut"; None for a peer."""
-    _, found, name = record.variant.partition("candidate=")
-    return name if found else None
+@cache
+def _model() -> Model:
+    return read(H200).model
 
 
 class Points:
@@ -29,46 +31,59 @@ class Points:
         self.records: dict[Key, list[Record]] = defaultdict(list)
         for record in records:
             if record.op == OP:
-                key = (mask_of(record), tuple(record.shape), record.dtype)
-                self.records[key].append(record)
+                mask = record.variant.split()[0].removeprefix("mask=")
+                self.records[mask, tuple(record.shape)].append(record)
 
-    def ours(self, key: Key) -> Record | None:
-        return _fastest(r for r in self.records[key] if candidate_of(r) is not None)
+    def ours(self, key: Key) -> tuple[Record, str] | None:
+        """What the selector takes by the shipped coefficients, and how it is called."""
+        samples = [(s, r) for r in self.records[key] for s in samples_of([r])]
+        if not samples:
+            return None
+        chosen = chosen_of([s for s, _ in samples], _model())
+        return next(r for s, r in samples if s is chosen), str(chosen.way)
 
-    def flex(self, key: Key) -> Record | None:
-        return _fastest(r for r in self.records[key] if r.backend.startswith("flex"))
-
-    def sdpa(self, key: Key) -> Record | None:
-        return _fastest(r for r in self.records[key] if r.backend.startswith("sdpa"))
-
-
-def _fastest(records: Iterable[Record]) -> Record | None:
-    return min(records, key=lambda r: r.median_ms, default=None)
+    def peer(self, key: Key, name: str) -> Record | None:
+        """The fastest one whose name begins so."""
+        found = (r for r in self.records[key] if r.backend.startswith(name))
+        return min(found, key=lambda r: r.median_ms, default=None)
 
 
 def headline(records: list[Record]) -> str:
-    """Ours beside the fastest FlexAttention and SDPA."""
+    """What the selector takes, beside the fastest FlexAttention and SDPA."""
     points = Points(records)
-    rows = []
+    rows, ratios = [], []
     for key in sorted(points.records, key=lambda k: (k[1][0], k[1][2], k[0])):
-        mask, shape, _ = key
-        ours, flex, sdpa = points.ours(key), points.flex(key), points.sdpa(key)
-        if flex is None and sdpa is None:
+        mask, shape = key
+        found, flex, sdpa = points.ours(key), points.peer(key, "flex"), points.peer(key, "sdpa")
+        published = flex is not None or (mask in ("causal", "full") and shape[2] == 4096)
+        if found is None or not published:
             continue
-        way = NOTHING if ours is None else str(candidate_of(ours))
-        names = [str(shape[0]), f"{shape[2]:,}", str(shape[3]), mask, way]
-        peers = [ms(flex), ms(sdpa), ms(ours), speed_up(ours, flex), speed_up(ours, sdpa)]
-        rows.append(names + peers)
-    columns = ["batch", "n", "head_dim", "mask", "way", "FlexAttention", "SDPA", "gossamer"]
-    return table([*columns, "over FlexAttention", "over SDPA"], rows)
-
-
-def mean_speed_up(records: list[Record]) -> float:
-    """Geometric mean over FlexAttention, over STOF's masks."""
-    points = Points(records)
-    ratios = []
-    for key in points.records:
-        ours, flex = points.ours(key), points.flex(key)
-        if key[0] in STOF and ours is not None and flex is not None:
+        ours, way = found
+        if flex is not None and mask in STOF:
             ratios.append(math.log(flex.median_ms / ours.median_ms))
-    return math.exp(sum(ratios) / len(ratios)) if ratios else math.nan
+        names = [str(shape[0]), f"{shape[2]:,}", str(shape[3]), mask, f"`{way}`"]
+        peers = [_time(flex), ms(sdpa), ms(ours), speed_up(ours, flex), speed_up(ours, sdpa)]
+        rows.append(names + peers)
+    if not rows:
+        return "Not measured yet."
+    columns = ["batch", "n", "head_dim", "mask", "way", "FlexAttention", "SDPA", "gossamer"]
+    made = table([*columns, "over FlexAttention", "over SDPA"], rows)
+    if not ratios:
+        return made
+    mean = math.exp(sum(ratios) / len(ratios))
+    return f"{made}\n\nOver FlexAttention, geometric mean of {len(ratios)} points: {mean:.2f}x."
+
+
+def regret(records: list[Record]) -> str:
+    """How well the selector chooses where it was not fitted."""
+    samples = samples_of(records)
+    rows = []
+    for name, fold in (("a quarter of the points", None), ("one mask", by_mask)):
+        found = held_out(samples, PLACES, fold)
+        rows.append([name, str(len(found.shares)), f"{found.median:.1%}", f"{found.worst:.1%}"])
+    return table(["left out of the fit", "points", "median regret", "worst"], rows)
+
+
+def _time(flex: Record | None) -> str:
+    """With the setting that was the fastest."""
+    return NOTHING if flex is None else f"{ms(flex)} (`{flex.backend.removeprefix('flex_')}`)"

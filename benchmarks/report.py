@@ -11,6 +11,8 @@ import typer
 from benchmarks.decode_report import CPU_TABLES, GPU_TABLES
 from benchmarks.engine_report import engine
 from benchmarks.markdown import shape_of, table
+from benchmarks.masked_report import headline as masked_table
+from benchmarks.masked_report import regret as regret_table
 from benchmarks.quality_report import chosen_table, peer_table, quality_table
 from gossamer.bench import Record, read_records
 from gossamer.bench.peers import Peers
@@ -21,7 +23,13 @@ from gossamer.ops.backends import PREFERENCE
 HEADLINE = [16, 128, 4096]
 HEADLINE_VARIANTS = ("", "approximate=none", "b,c=full")
 NOISE = 1.03  # ratios closer to 1 than this are called equal
-PAGES = ("README.md", "docs/benchmarks.md", "docs/evaluation.md", "docs/kv-cache.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/evaluation.md",
+    "docs/kv-cache.md",
+    "docs/masked-attention.md",
+)
 
 Point = tuple[str, str, tuple[int, ...], str]
 
@@ -121,6 +129,8 @@ def updated(page: str, results: Path = RESULTS) -> str:
         "peers": peer_table,
         "engine": partial(by_device, engine, results, files="engine_*"),
     }
+    masked = partial(by_device, results=results, files="masked_*", gpu=True)
+    tables |= {"masked": partial(masked, masked_table), "regret": partial(masked, regret_table)}
     decode = partial(by_device, results=results, files="decode_attention")
     tables |= {name: partial(decode, make, gpu=True) for name, make in GPU_TABLES.items()}
     tables |= {name: partial(decode, make, gpu=False) for name, make in CPU_TABLES.items()}

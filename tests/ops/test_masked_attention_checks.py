@@ -1,5 +1,6 @@
 """Which calls the masked attention ops refuse: the same ones on every backend."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,3 +85,18 @@ def test_c_plus_plus_accepts_exactly_what_check_accepts(data):
 @given(data=st.data())
 def test_c_plus_plus_accepts_exactly_what_check_accepts_of_lists(data):
     check(data, "masked_attention_rows", row_arguments, LISTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_limits_can_be_traced(dtype):
+    """On a GPU they are a part of what torch.compile sees."""
+    op = OPS["masked_attention"]
+    args = op.example(lambda *size: torch.randn(size, dtype=dtype))
+
+    def suited(*args):
+        return args[0] + (1 if op.limits(*args) is None else 2)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(suited, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(*args), suited(*args))
+    assert (op.limits(*args) is None) == (dtype is torch.float16)
