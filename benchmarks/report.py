@@ -11,6 +11,7 @@ import typer
 from benchmarks.decode_report import CPU_TABLES, GPU_TABLES
 from benchmarks.engine_report import engine
 from benchmarks.markdown import shape_of, table
+from benchmarks.masked_regret import OP as MASKED
 from benchmarks.masked_report import headline as masked_table
 from benchmarks.masked_report import regret as regret_table
 from benchmarks.quality_report import chosen_table, peer_table, quality_table
@@ -72,7 +73,11 @@ def kv_table(records: list[Record]) -> str:
 
 
 def loss_table(records: list[Record]) -> str:
-    """Points where the backend that users get by default is slower than a peer."""
+    """Points where the backend that users get by default is slower than a peer.
+
+    Without masked attention, of which every line is one of many candidates; see masked_report.
+    """
+    records = [r for r in records if r.op != MASKED]
     order = PREFERENCE["cuda" if any(r.backend == "cuda" for r in records) else "cpu"]
     peer_of = Peers(records)
     ours: dict[Point, Record] = {}
