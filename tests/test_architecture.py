@@ -12,10 +12,11 @@ FLOORS = [
     {"_version"},
     {"native", "kernels"},
     {"ops"},
-    {"bench", "kv"},
+    {"bench", "kv", "masks"},
+    {"attention"},
     {"diagnosis", "integrations", "models"},
     {"engine"},
-    {"evaluation"},
+    {"evaluation", "server"},
     {"cli"},
 ]
 

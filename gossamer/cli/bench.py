@@ -5,8 +5,10 @@ from typing import Annotated
 import typer
 
 from gossamer.cli import options as o
+from gossamer.cli.bench_serve import serve
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Measure throughput and latency.")
+bench.command()(serve)
 
 Fill = Annotated[
     bool, typer.Option("--fill", help="prompts are random K and V instead of computed")

@@ -10,14 +10,22 @@ from gossamer.cli.calibrate import calibrate
 from gossamer.cli.chat import chat
 from gossamer.cli.doctor import doctor
 from gossamer.cli.eval import evaluate
+from gossamer.cli.frontier import frontier
 from gossamer.cli.generate import generate
+from gossamer.cli.masks import masks
+from gossamer.cli.serve import serve
+from gossamer.cli.tune import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(generate)
 app.command()(chat)
+app.command()(serve)
 app.add_typer(bench)
 app.command("eval")(evaluate)
+app.command()(frontier)
 app.command()(calibrate)
+app.add_typer(masks)
+app.add_typer(tune)
 app.command()(doctor)
 
 

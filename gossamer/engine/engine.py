@@ -68,7 +68,7 @@ class Engine:
         request_id = f"request-{number}" if request_id is None else request_id
         if request_id in self.requests:
             raise ValueError(f"request_id is {request_id!r}, which is running; must be a new one")
-        ids = self._checked(prompt_ids)
+        ids = self.checked(prompt_ids)
         if params.stop and self.tokenizer is None:
             raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
@@ -84,7 +84,8 @@ class Engine:
         self.requests[request_id] = request
         return request_id
 
-    def _checked(self, prompt_ids: Tokens[int]) -> tuple[int, ...]:
+    def checked(self, prompt_ids: Tokens[int]) -> tuple[int, ...]:
+        """The prompt, if it can be served; else ValueError. In any thread."""
         ids, longest = tuple(prompt_ids), self.built.max_model_len - 1
         if not ids:
             raise ValueError("the prompt is empty; must have at least one token")

@@ -29,6 +29,11 @@ class PagePool:
         return len(self._free) + len(self._idle)
 
     @property
+    def idle(self) -> int:
+        """Pages that nobody uses, whose content can still be found."""
+        return len(self._idle)
+
+    @property
     def in_use(self) -> int:
         return self.size - self.available
 

@@ -15,7 +15,8 @@ RESULTS = Path(__file__).parent.parent.parent / "benchmarks/results"
 
 
 def test_every_op_has_a_suite():
-    assert sorted(s.op for s in SUITES) == sorted(OPS)
+    """But for masked_attention, whose points have many candidates: it has a driver of its own."""
+    assert sorted([*(s.op for s in SUITES), "masked_attention"]) == sorted(OPS)
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda s: s.op)
@@ -35,7 +36,7 @@ def test_suite_runs(suite):
 def test_committed_results_are_records(path):
     records = read_records(path)
     assert records
-    assert {r.op for r in records} == {path.stem}
+    assert {r.op for r in records} == {path.stem.removesuffix("_shapes")}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -144,6 +144,6 @@ def test_random_use_against_a_model():
             pool.name(page, name)
             if page not in named and name not in named.values():
                 named[page] = name
-        assert pool.in_use == len(references)
+        assert (pool.in_use, pool.idle) == (len(references), len(idle))
         assert all(pool.find(name) == page for page, name in named.items())
         assert pool.find(b"never") is None

@@ -1,0 +1,1 @@
+"""Events as the JSON of OpenAI's API."""

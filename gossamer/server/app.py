@@ -1,0 +1,101 @@
+"""The ASGI application."""
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from gossamer._version import __version__
+from gossamer.engine import LLM
+from gossamer.server.context import Context
+from gossamer.server.errors import APIError, failed, invalid
+from gossamer.server.events import Failure
+from gossamer.server.gateway import Gateway
+from gossamer.server.metrics import Metrics
+from gossamer.server.middleware import Accounts, BodyLimit, Hosts, Key
+from gossamer.server.profiler import Profiler
+from gossamer.server.routes import generation, models, operations, page
+from gossamer.server.settings import Settings
+
+log = logging.getLogger("gossamer.server")
+MOST = 200  # characters of an error
+GONE = 499  # nginx's word for a client that left; nobody reads it but the log
+
+
+def create_app(engines: Mapping[str, LLM], settings: Settings) -> FastAPI:
+    """An application over these engines, by KV spec; it closes them at its end.
+
+    The first engine answers requests that do not name a cache.
+    """
+    metrics = Metrics()
+    gateway = Gateway(engines, settings.limits, metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        yield
+        await gateway.close()
+
+    # No /docs: its page would load scripts from elsewhere.
+    app = FastAPI(
+        title="Gossamer", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    app.state.context = Context(gateway, settings)
+    app.state.profiler = None if settings.profiles is None else Profiler(settings.profiles)
+    for router in (generation.router, models.router, operations.router, page.router):
+        app.include_router(router)
+    app.mount("/static", page.static, name="static")
+    _add_middleware(app, settings, metrics)
+    _add_handlers(app)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+    """The last one added is the outermost."""
+    app.add_middleware(BodyLimit, limit=settings.limits.body)
+    if settings.api_key is not None:
+        app.add_middleware(Key, key=settings.api_key)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    if settings.hosts:
+        app.add_middleware(Hosts, names=settings.hosts)
+    app.add_middleware(Accounts, metrics=metrics)
+
+
+def _add_handlers(app: FastAPI) -> None:
+    @app.exception_handler(APIError)
+    async def known(_: Request, error: APIError) -> Response:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_body(_: Request, error: RequestValidationError) -> Response:
+        return invalid(error).response()
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> Response:
+        headers, words = dict(error.headers) if error.headers else None, str(error.detail)
+        if isinstance(error.__cause__, UnicodeError | RecursionError | ValueError):
+            words = f"the body cannot be read: {error.__cause__}"
+        return APIError(error.status_code, words[:MOST], headers=headers).response()
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=GONE)
+
+    @app.exception_handler(Exception)
+    async def unknown(_: Request, error: Exception) -> Response:
+        failure = Failure(f"err-{uuid.uuid4().hex[:12]}", str(error))
+        log.error("%s: a request failed", failure.id, exc_info=error)
+        return failed(failure).response()

@@ -1,0 +1,102 @@
+"""What an engine looks like between two steps, for metrics and for the page."""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from gossamer.engine import Engine
+from gossamer.engine.pages import PagePool
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+RATE_SECONDS = 5  # over which tokens per second are counted
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Of one pool. cached: not in use, but their content can still be found by its prefix."""
+
+    total: int
+    used: int
+    cached: int
+    bytes_each: int
+
+    @classmethod
+    def of(cls, pool: PagePool, bytes_each: int) -> "Pages":
+        return cls(pool.size, pool.in_use, pool.idle, bytes_each)
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used - self.cached
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """stored: pages as the layout keeps them; dense: of windows. Counts are since the start."""
+
+    running: int
+    waiting: int
+    stored: Pages
+    dense: Pages
+    kv_bytes: int
+    kv_bytes_dense: int
+    steps: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+
+    @classmethod
+    def of(cls, engine: Engine) -> "Snapshot":
+        """To be called in the thread that steps the engine."""
+        size, manager, stats = engine.built.size, engine.manager, engine.stats
+        return cls(
+            running=len(engine.scheduler.running),
+            waiting=len(engine.scheduler.waiting),
+            stored=Pages.of(manager.stored, size.stored_bytes),
+            dense=Pages.of(manager.dense, size.dense_bytes),
+            kv_bytes=engine.kv_bytes,
+            kv_bytes_dense=engine.kv_bytes_dense,
+            steps=stats.steps,
+            prompt_tokens=stats.prompt_tokens,
+            cached_tokens=stats.cached_tokens,
+            output_tokens=stats.output_tokens,
+            preemptions=stats.preemptions,
+        )
+
+    @property
+    def saved_bytes(self) -> int:
+        """Below 0 where pages of windows outweigh what compression saves."""
+        return self.kv_bytes_dense - self.kv_bytes
+
+
+def bytes_for(engine: Engine, tokens: int) -> tuple[int, int]:
+    """Bytes of K and V of a sequence of so many tokens: in this cache, and in a plain one."""
+    size, blocks = engine.built.size, -(-tokens // BLOCK_TOKENS)
+    stored = engine.manager.stored_pages_for(tokens)
+    ranks = engine.options.tensor_parallel_size
+    mine = stored * size.stored_bytes + (blocks - stored) * size.dense_bytes
+    return ranks * mine, ranks * blocks * size.dense_bytes
+
+
+class Rate:
+    """Tokens per second of the last few seconds. Any thread may add and ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS + 1)
+
+    def add(self, tokens: int) -> None:
+        second = int(time.monotonic())
+        with self._lock:
+            if self._seconds and self._seconds[-1][0] == second:
+                tokens += self._seconds.pop()[1]
+            self._seconds.append((second, tokens))
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            recent = [(s, n) for s, n in self._seconds if s > now - RATE_SECONDS]
+        if not recent:
+            return 0.0
+        return sum(n for _, n in recent) / max(1.0, now - recent[0][0])

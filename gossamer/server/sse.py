@@ -1,0 +1,66 @@
+"""Answers as they come, to clients that may leave."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from gossamer.server.errors import APIError
+from gossamer.server.gateway import Ticket
+
+T = TypeVar("T")
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(content: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events of a ticket, which is given up when the client is gone."""
+
+    def __init__(self, ticket: Ticket, content: AsyncIterator[dict[str, Any]]) -> None:
+        super().__init__(_events(content), media_type="text/event-stream", headers=HEADERS)
+        self._ticket = ticket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # a generator that waits for nothing is not told of a client that left
+            self._ticket.abort()
+
+
+async def _events(content: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    try:
+        async for each in content:
+            yield event(each)
+    except APIError as error:  # too late for a status
+        yield event(error.body())
+    yield DONE
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled by ClientDisconnect when nobody waits for it."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        with suppress(BaseException):
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

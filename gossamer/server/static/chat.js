@@ -1,0 +1,69 @@
+// The chat: one conversation, one answer at a time.
+
+import { generate } from "./api.js";
+import { $, element, facts, prompted, sampling, server } from "./state.js";
+
+let messages = [];
+let running = null;
+
+function add(role, text) {
+  document.querySelector("#log .empty")?.remove();
+  const box = element("div", `message ${role}`);
+  const body = element("span", "", text);
+  box.append(element("span", "hidden", role === "user" ? "You: " : "Answer: "), body);
+  $("log").append(box);
+  box.scrollIntoView({ block: "end" });
+  return { box, body };
+}
+
+function busy(is) {
+  $("send").disabled = is;
+  $("stop").disabled = !is;
+  $("log").setAttribute("aria-busy", String(is)); // read the answer once, when it is there
+}
+
+async function ask() {
+  const text = $("prompt").value.trim();
+  if (!text || running || !server.stats) return;
+  $("prompt").value = "";
+  add("user", text);
+  messages.push({ role: "user", content: text });
+  const { box, body } = add("assistant", "");
+  running = new AbortController();
+  busy(true);
+  let answer = "";
+  try {
+    const request = { ...sampling(), ...prompted(messages), kv: $("kv").value };
+    const result = await generate(request, server.stats.chat, running.signal, (piece) => {
+      answer += piece;
+      body.textContent = answer;
+      $("log").scrollTop = $("log").scrollHeight;
+    });
+    box.append(element("span", "facts", facts(result)));
+  } catch (error) {
+    if (error.name === "AbortError") box.append(element("span", "facts", "stopped"));
+    else add("error", error.message);
+  } finally {
+    if (answer) messages.push({ role: "assistant", content: answer });
+    else { messages.pop(); box.remove(); }
+    running = null;
+    busy(false);
+    $("prompt").focus();
+  }
+}
+
+function stop() {
+  running?.abort();
+}
+
+export function setUp() {
+  $("chat").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  $("stop").addEventListener("click", stop);
+  $("reset").addEventListener("click", () => {
+    stop();
+    messages = [];
+    $("log").replaceChildren(element("p", "empty", "A new conversation."));
+    $("prompt").focus();
+  });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
+}

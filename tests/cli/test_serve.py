@@ -1,0 +1,153 @@
+"""`gossamer serve` as a process: it starts, is killed, starts again, and stops in order."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gossamer.cli.main import app
+
+httpx = pytest.importorskip("httpx", reason="pip install 'gossamer[serve]'")
+pytest.importorskip("fastapi", reason="pip install 'gossamer[serve]'")
+
+SPARSE = "sparse:k=16,v=16"
+SMALL = ("--device", "cpu", "--kv-memory", "64MB")
+
+
+class Process:
+    """A server; `log` is what it has written so far."""
+
+    def __init__(self, *arguments):
+        self.log, self._ready = "", threading.Event()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gossamer.cli.main", "serve", *map(str, arguments)],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        assert self._ready.wait(90), self.log
+        found = re.search(r"listening on (http://\S+)", self.log)
+        assert found, self.log
+        self.url = found[1]
+
+    def _read(self):
+        for line in self._process.stderr:
+            self.log += line
+            if "listening on" in line:
+                self._ready.set()
+        self._ready.set()
+
+    def send(self, number):
+        self._process.send_signal(number)
+
+    def wait(self):
+        return self._process.wait(60)
+
+    def relatives(self):
+        """Processes of its session: itself, and whatever it started."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self._process.pid and fields[0] != "Z":
+                found.append(stat.parent.name)
+        return found
+
+    def end(self):
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+
+
+@pytest.fixture
+def start(words):
+    started = []
+
+    def start(*arguments):
+        started.append(Process(words, *SMALL, *arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
+
+
+def stream(server, tokens):
+    body = {"model": "words", "prompt": "w1 w2", "max_tokens": tokens, "stream": True}
+    body |= {"temperature": 0, "ignore_eos": True}
+    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
+        assert answer.status_code == 200, answer.read()
+        yield from (line for line in answer.iter_lines() if line)
+
+
+def test_killed_started_again_and_stopped(start, tmp_path):
+    frontier = tmp_path / "best.json"
+    frontier.write_text(json.dumps({"kv": SPARSE, "model": "words"}))
+    first = start("--port", 0)
+    lines = stream(first, 400)
+    next(lines)
+    first.send(signal.SIGKILL)
+    with pytest.raises(httpx.HTTPError):
+        list(lines)
+    first.wait()
+    assert first.relatives() == []
+
+    port = first.url.rsplit(":", 1)[1]
+    second = start("--port", port, "--kv", frontier, "--compare", "dense")
+    assert second.url == first.url
+    stats = httpx.get(second.url + "/v1/gossamer/stats").json()
+    assert [engine["kv"] for engine in stats["engines"]] == [SPARSE, "dense"]
+    lines = stream(second, 400)
+    next(lines)
+    second.send(signal.SIGTERM)
+    *chunks, done = lines
+    assert done == "data: [DONE]"
+    assert '"finish_reason": "length"' in chunks[-1]
+    assert second.wait() == 0
+    assert "stopping; 1 sequences are running" in second.log
+    assert second.log.rstrip().endswith("stopped")
+    assert "w1 w2" not in second.log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kv", "spares"), "KV spec 'spares'"),
+        (("--compare", "dense:fp32"), "--compare is 'dense:fp32', the same as --kv"),
+        (("--compare", "nowhere.json"), "nowhere.json"),
+        (("--max-queue", "-1"), "queue is -1; must be at least 0"),
+        (("--timeout", "0"), "timeout is 0.0; must be at least 0.001"),
+        (("--max-body", "much"), "--max-body is 'much'; must be positive bytes"),
+        (("--max-num-seqs", "0"), "max_num_seqs is 0"),
+        (("--api-key", "a b"), "the API key must be ASCII"),
+        (("--served-model-name", "a\nb"), r"model is 'a\nb'; must be 1 to 200 printable"),
+        (("--host", "256.1.1.1"), "256.1.1.1:8000 cannot be served"),
+    ],
+)
+def test_bad_options_are_named(words, arguments, message):
+    result = CliRunner().invoke(app, ["serve", str(words), *SMALL, *arguments])
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_port_that_is_taken():
+    """Which is known before the model is loaded."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(app, ["serve", "nowhere", "--port", port])
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port} cannot be served: Address already in use" in result.output

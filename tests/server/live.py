@@ -1,0 +1,101 @@
+"""Servers in this process: on a real socket in a thread, or called directly."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from gossamer.engine import LLM
+from gossamer.server import Gateway, Settings, create_app
+from gossamer.server.run import Server
+from tests.engine.serving import assert_empty, cpu_llm
+
+MODEL = "tiny"
+SPARSE = "sparse:k=8,v=8"
+
+
+class Live:
+    """A server that listens. llms: its engines, by cache."""
+
+    def __init__(self, server: Server, gateway: Gateway, llms: dict[str, LLM]) -> None:
+        self.server, self.gateway, self.llms = server, gateway, llms
+        self.url = f"http://127.0.0.1:{server.port}"
+
+    @property
+    def llm(self) -> LLM:
+        return next(iter(self.llms.values()))
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=60)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=60)
+
+    def complete(self, prompt: Any = "The sea", **fields: Any) -> httpx.Response:
+        fields = {"model": MODEL, "temperature": 0, "max_tokens": 8, "ignore_eos": True, **fields}
+        return self.post("/v1/completions", prompt=prompt, **fields)
+
+    def text(self, prompt: Any = "The sea", **fields: Any) -> str:
+        answer = self.complete(prompt, **fields)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["text"]
+
+    def assert_empty(self) -> None:
+        """Soon, nothing runs and no page is in use."""
+        wait_until(lambda: self.gateway.in_flight == 0)
+        wait_until(lambda: not any(llm.engine.busy for llm in self.llms.values()))
+        for llm in self.llms.values():
+            assert_empty(llm)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@contextmanager
+def serving(
+    model: Any, caches: tuple[str, ...] = ("dense",), settings: Any = None, **options: Any
+) -> Iterator[Live]:
+    """A tiny model on a free port; must be empty in the end."""
+    llms = {kv: cpu_llm(model, kv=kv, **options) for kv in caches}
+    app = create_app(llms, Settings(model=MODEL, **(settings or {})))
+    server = Server(app, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    live = Live(server, app.state.context.gateway, llms)
+    try:
+        yield live
+        live.assert_empty()
+    finally:
+        server.handle_exit(15, None)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+class SlowSteps:
+    """Each step of an engine takes at least so long, or waits for `gate`."""
+
+    def __init__(self, llm: LLM, seconds: float = 0.0) -> None:
+        self._executor, self._run = llm.engine.executor, llm.engine.executor.run
+        self.seconds, self.gate = seconds, threading.Event()
+        self.gate.set()
+
+    def __enter__(self) -> "SlowSteps":
+        def run(step: Any) -> Any:
+            self.gate.wait(30)
+            time.sleep(self.seconds)
+            return self._run(step)
+
+        self._executor.run = run
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.gate.set()
+        self._executor.run = self._run
