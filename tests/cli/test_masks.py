@@ -76,7 +76,6 @@ def test_a_figure(tmp_path, n):
         (("sliding", "7"), "'7' is neither an option nor its value"),
         (("causal", "--tile", "64"), "--tile is '64'; must be two numbers"),
         (("causal", "--tile", "64x63"), "tile_k is 63; must be one of 32, 64, 128"),
-        (("causal", "-o", "/tmp/mask.docx"), "Format 'docx' is not supported"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
@@ -84,6 +83,13 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
     assert result.exit_code == 2
     (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
     assert message in line
+
+
+def test_a_picture_of_no_known_kind(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = invoke("show", "causal", "-o", tmp_path / "mask.docx")
+    assert result.exit_code == 2
+    assert "error: Format 'docx' is not supported" in result.stderr
 
 
 def test_without_matplotlib(monkeypatch, tmp_path):

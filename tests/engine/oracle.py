@@ -32,13 +32,11 @@ def oracle_logits(
         dense = dense | (query < prompt)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = None
+        ranks = None if calibration is None else calibration.rank_weights(kv.k)
+        weights = None if ranks is None else ranks[layer]
         if calibration is not None and kv.k.basis == "pca":
             turned = turn_q_and_k(q.transpose(0, 1), k.transpose(0, 1), calibration.k_basis[layer])
             q, k = (x.transpose(0, 1) for x in turned)
-        if calibration is not None and kv.k.policy == "weighted":
-            turned_weights = calibration.k_basis_weights, calibration.k_weights
-            weights = turned_weights[kv.k.basis != "pca"][layer]
         seen = (key <= query) & _slides(decoder, layer, query - key)
         return _attention(
             q, (k, as_stored(kv.k, k, weights)), (v, as_stored(kv.v, v, None)), seen, dense

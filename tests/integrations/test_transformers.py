@@ -276,4 +276,5 @@ def test_gradients_against_finite_differences():
         direction[layer] = torch.randn_like(offsets[layer])
         slope = (loss([1e-4 * d for d in direction]) - loss([-1e-4 * d for d in direction])) / 2e-4
         expected = (gradients[layer] * direction[layer]).sum()
-        torch.testing.assert_close(slope, expected, rtol=1e-2, atol=1e-9)  # norms in float32
+        # Random slopes are about as large as the gradient; norms inside are in float32.
+        assert abs(slope - expected) < 0.02 * gradients[layer].norm()

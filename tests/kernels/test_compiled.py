@@ -44,6 +44,12 @@ def test_triton_kernels_do_not_spill(compiled):
     assert all(c["REG"] > 0 for c in compiled)
 
 
+def _allowed(function: str) -> int:
+    """Bytes on the stack. masked_attention's registers are bounded so that an SM holds more CTAs,
+    which is faster on an H200 although up to 10 registers are spilled there, and 20 on sm_80."""
+    return 80 if "masked_kernel" in function else 0
+
+
 @pytest.mark.skipif(native.cuda.path is None, reason="built without CUDA")
 @pytest.mark.skipif(os.environ.get("GOSSAMER_DEBUG") == "ON", reason="-G keeps variables in memory")
 def test_cuda_kernels_do_not_spill():
@@ -52,7 +58,7 @@ def test_cuda_kernels_do_not_spill():
     ).stdout
     usage = re.findall(r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", report)
     assert len(usage) > 10
-    assert [u for u in usage if int(u[2]) or int(u[3])] == []
+    assert [u for u in usage if int(u[2]) > _allowed(u[0]) or int(u[3])] == []
 
 
 @pytest.mark.skipif(native.cuda.path is None, reason="built without CUDA")
