@@ -9,7 +9,8 @@ model's attention gets them). Two kinds, which differ in what a likelihood means
   last `before` tokens, as it must where one cache serves several questions. A teacher-forced window
   is half prompt, half continuation, and only the continuation says anything about the method.
 
-In both, prompts of `generate` are read exactly and the rule holds from the first new token on.
+In both, prompts of `generate` are read exactly (but for those last `before` tokens) and the rule
+holds from the first new token on.
 """
 
 from abc import ABC, abstractmethod
