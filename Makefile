@@ -23,8 +23,9 @@ help: ## this list
 demo: $(VENV)/demo-ready $(VENV)/smollm2 ## install, build, then generate text with a dense and a sparse KV cache
 	$(BIN)/gossamer generate smollm2 $(DEMO_PROMPT) --kv dense --kv $(DEMO_KV) --max-tokens 120
 
+# Tests run on all cores; threads that wait for work sleep, because another test wants their core.
 test: $(VENV)/installed $(VENV)/smollm2 ## install, build and run the tests
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(VENV)/installed ## formatting, lint and types
 	$(BIN)/ruff check .
