@@ -83,12 +83,13 @@ class Inputs:
         return self._answers[id(q)]
 
 
-def run(point: Point, device: str, iters: int) -> Iterator[Record]:
-    """Peers, then every way of ours."""
+def run(point: Point, device: str, iters: int, only: str | None = None) -> Iterator[Record]:
+    """Peers, then every way of ours. only: ways of this backend."""
     inputs = Inputs(point, device, point.build_mask())
     ways: Iterable[tuple[str, str, Callable[[], Attend], dict[str, float]]] = (
         (c.backend, f"candidate={c.name}", lambda c=c: c.call, c.facts)  # type: ignore[misc]
         for c in candidates(inputs.mask, point.shape, device)
+        if only in (None, c.backend)
     )
     others = ((p.name, "", p.prepare, p.facts) for p in peers_of(point, device))
     ways = itertools.chain(others, ways)
@@ -148,6 +149,7 @@ def main(
     workers: Annotated[int, typer.Option(help="that compile FlexAttention; 0: it is done")] = 16,
     only: Annotated[list[str] | None, typer.Option(help="masks; repeatable, default: all")] = None,
     peers: Annotated[bool, typer.Option(help="time those as well")] = True,
+    backend: Annotated[str | None, typer.Option(help="cuda or triton; default: both")] = None,
     seconds: Annotated[float, typer.Option(help="stop after so many")] = 1e9,
     results: Annotated[Path | None, typer.Option(help=f"folder; default: {RESULTS}")] = None,
 ) -> None:
@@ -168,7 +170,7 @@ def main(
                 if time.perf_counter() - started > seconds:
                     typer.echo(f"out of time at {point}")
                     break
-                found = list(run(point, device, iters))
+                found = list(run(point, device, iters, backend))
                 records += found
                 write_records(records, path)  # at once: time on a GPU may be over
                 _show(point, found, time.perf_counter() - started)

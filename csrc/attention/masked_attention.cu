@@ -17,12 +17,6 @@ cuda::MaskedInput input_of(const char* name, const MaskedHeads& heads) {
   return x;
 }
 
-// Bytes of a list that CTAs prefetch: all of a short one.
-int prefetched(int64_t bytes) {
-  constexpr int64_t kMost = 1 << 16;
-  return bytes > kMost ? 0 : static_cast<int>(bytes);
-}
-
 void set_scores(const MaskedAttention& a, cuda::MaskedWork& w) {
   w.bent = a.softcap > 0.0f || a.scale <= 0.0f;  // maxima of products are not those of scores
   w.cap = a.softcap * cuda::kLog2e;
@@ -51,12 +45,12 @@ Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const Maske
   const int64_t rows = int64_t{a.map.batch} * a.map.heads * a.map.rows;
   int64_t items = rows;
   if (work) {
-    STD_TORCH_CHECK(work->scalar_type() == ScalarType::Int && work->dim() == 2 && work->size(1) == 8 &&
+    STD_TORCH_CHECK(work->scalar_type() == ScalarType::Int && work->dim() == 2 && work->size(1) == 16 &&
                         work->is_contiguous() && work->device() == q.device(),
-                    kOp, ": work must be int32 [items, 8], contiguous, on the device of q");
+                    kOp, ": work must be int32 [items, 16], contiguous, on the device of q");
     items = work->size(0);
     STD_TORCH_CHECK(items >= rows, kOp, ": work has ", items, " items; must be at least ", rows);
-    w.work = static_cast<const cuda::WorkItem*>(work->const_data_ptr());
+    w.work = static_cast<const cuda::WorkLine*>(work->const_data_ptr());
     STD_TORCH_CHECK(cuda::aligned(w.work, 16), kOp, ": work does not lie in multiples of 16 bytes");
   }
   STD_TORCH_CHECK(items * w.replicas <= std::numeric_limits<int>::max(), kOp, ": ", items, " items for ", w.replicas,
@@ -88,18 +82,15 @@ std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& 
                   ": the CUDA kernel takes float16 and bfloat16, head_dim 64 and 128, no bias");
   if (a.batch == 0 || a.q_len == 0) return {call.out, call.lse};
   const cuda::DeviceGuard guard(q.get_device_index());
-  MaskedLaunch launch{{},           a.batch,
-                      a.kv_heads,   a.map.tile_q,
-                      a.map.tile_k, device_attribute(cudaDevAttrMultiProcessorCount),
-                      call.dtype,   cuda::current_stream(q)};
+  MaskedLaunch launch{{},           a.batch,      a.kv_heads,
+                      a.map.tile_q, a.map.tile_k, device_attribute(cudaDevAttrMultiProcessorCount),
+                      a.map.tiles,  call.dtype,   cuda::current_stream(q)};
   cuda::MaskedWork& w = launch.work;
   w.q = input_of("q", a.q);
   w.k = input_of("k", a.k);
   w.v = input_of("v", a.v);
   w.offsets = a.map.offsets, w.columns = a.map.columns, w.kinds = a.map.kinds, w.bits = a.map.bits;
   w.order = a.map.order;
-  w.list_bytes = prefetched(4 * a.map.tiles);
-  w.bits_bytes = prefetched(a.map.patterns * a.map.tile_q * a.map.tile_k / 8);
   w.out = a.out, w.lse = a.lse;
   w.q_len = a.q_len, w.kv_len = a.kv_len, w.heads = a.heads;
   set_scores(a, w);

@@ -4,8 +4,8 @@
 namespace gossamer {
 namespace {
 
-template <class T, int TileQ, int TileK, int Stages, int Ctas, bool Held = true>
-using Kernel = cuda::MaskedTraits<T, 128, TileQ, TileK, Stages, Ctas, Held>;
+template <class T, int TileQ, int TileK, int Stages, int Ctas>
+using Kernel = cuda::MaskedTraits<T, 128, TileQ, TileK, TileK, Stages, Ctas, true>;
 
 template <class T>
 void launch_tiles(const MaskedLaunch& launch) {

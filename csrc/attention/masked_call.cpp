@@ -91,8 +91,8 @@ void set_map(const MaskedArguments& a, const MaskedAttention& w, MaskedMap& map)
   check_list("order", a.order, count);
   if (!a.work) return;
   numbers("work", *a.work, a.q);
-  STD_TORCH_CHECK(a.work->dim() == 2 && a.work->size(0) >= count && a.work->size(1) == 8, kOp,
-                  ": work must have shape [items, 8], at least ", count, " items");
+  STD_TORCH_CHECK(a.work->dim() == 2 && a.work->size(0) >= count && a.work->size(1) == 16, kOp,
+                  ": work must have shape [items, 16], at least ", count, " items");
 }
 
 void set_bias(const Tensor& t, const Tensor& like, const MaskedAttention& w, MaskedBias& bias) {

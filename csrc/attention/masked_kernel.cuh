@@ -7,12 +7,13 @@
 
 namespace gossamer::cuda {
 
-// Stages: tiles of K and V that are under way at a time. Ctas: that an SM should hold. Held: queries stay in registers,
-// which more CTAs would need.
-template <class Element, int HeadDim, int Queries, int Keys, int Stages, int Ctas, bool Held>
+// Part: keys of a tile that a warp works on at a time, and skips where it sees none of them. Stages: tiles of K and V
+// that are under way at a time. Ctas: that an SM should hold. Held: queries, and what the next tile shows, stay in
+// registers, which more CTAs would need.
+template <class Element, int HeadDim, int Queries, int Keys, int PartKeys, int Stages, int Ctas, bool Held>
 struct MaskedTraits {
   using T = Element;
-  static constexpr int D = HeadDim, TileQ = Queries, TileK = Keys, kStages = Stages, kCtas = Ctas;
+  static constexpr int D = HeadDim, TileQ = Queries, TileK = Keys, Part = PartKeys, kStages = Stages, kCtas = Ctas;
   static constexpr bool kHeld = Held;
   static constexpr int kWarps = TileQ / 16, kThreads = kWarps * 32;
   static constexpr int kQueryBytes = TileQ * D * 2, kTileBytes = TileK * D * 2, kStageBytes = 2 * kTileBytes;
@@ -23,7 +24,7 @@ struct MaskedTraits {
 template <class Traits>
 struct MaskedWarp {
   using T = typename Traits::T;
-  static constexpr int D = Traits::D, TileQ = Traits::TileQ, TileK = Traits::TileK;
+  static constexpr int D = Traits::D, TileQ = Traits::TileQ, TileK = Traits::TileK, Part = Traits::Part;
   using TileOfQueries = Tile<D, TileQ>;
   using TileOfKeys = Tile<D, TileK>;
 
@@ -47,11 +48,11 @@ struct MaskedWarp {
     }
   }
 
-  __device__ __forceinline__ void multiply_keys(MaskedScores<TileK>& x, uint32_t stage) const {
+  __device__ __forceinline__ void multiply_keys(MaskedScores<Part>& x, uint32_t begin) const {
     x.clear();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      const uint32_t at = TileOfKeys::pair(keys_at, k) + stage;
+      const uint32_t at = TileOfKeys::pair(keys_at, k) + begin;
       uint32_t a[4];
       if constexpr (Traits::kHeld) {
 #pragma unroll
@@ -60,7 +61,7 @@ struct MaskedWarp {
         load_matrices(a, TileOfQueries::pair(rows_at, k));
       }
 #pragma unroll
-      for (int n = 0; n < TileK / 16; ++n) {
+      for (int n = 0; n < Part / 16; ++n) {
         uint32_t b[4];
         load_matrices(b, at + n * 16 * 128);
         Mma<T>::dense(x.s[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
@@ -69,16 +70,16 @@ struct MaskedWarp {
     }
   }
 
-  __device__ __forceinline__ void multiply_values(const MaskedScores<TileK>& p, uint32_t stage) {
+  __device__ __forceinline__ void multiply_values(const MaskedScores<Part>& p, uint32_t begin) {
 #pragma unroll
-    for (int k = 0; k < TileK / 16; ++k) {
+    for (int k = 0; k < Part / 16; ++k) {
       const float (&low)[4] = p.s[2 * k], (&high)[4] = p.s[2 * k + 1];
       const uint32_t a[4] = {pack2<T>(low[0], low[1]), pack2<T>(low[2], low[3]), pack2<T>(high[0], high[1]),
                              pack2<T>(high[2], high[3])};
 #pragma unroll
       for (int n = 0; n < D / 16; ++n) {
         uint32_t b[4];
-        load_transposed(b, TileOfKeys::pair(values_at, n) + stage + k * 16 * 128);
+        load_transposed(b, TileOfKeys::pair(values_at, n) + begin + k * 16 * 128);
         Mma<T>::dense(state.out[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
         Mma<T>::dense(state.out[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
@@ -87,13 +88,19 @@ struct MaskedWarp {
 
   // `stage`: offset of the stage that has the tile.
   template <bool Bent>
-  __device__ __forceinline__ void attend(const SeenKeys<TileK>& seen, uint32_t stage) {
-    MaskedScores<TileK> x;
-    multiply_keys(x, stage);
-    if constexpr (Bent) x.bend(w);
-    if (!seen.all()) x.hide(seen, t);
-    state.weigh(x, w.after);
-    multiply_values(x, stage);
+  __device__ __forceinline__ void attend(const SeenKeys<TileK>& tile, uint32_t stage) {
+#pragma unroll 1
+    for (int i = 0; i < TileK / Part; ++i) {
+      const SeenKeys<Part> seen = tile.template part<Part>(i);
+      if (!seen.any()) continue;
+      const uint32_t begin = stage + i * (Part * 128);
+      MaskedScores<Part> x;
+      multiply_keys(x, begin);
+      if constexpr (Bent) x.bend(w);
+      if (!seen.all()) x.hide(seen, t);
+      state.weigh(x, w.after);
+      multiply_values(x, begin);
+    }
   }
 
   // Through shared memory, so that whole rows go out: where the warp's queries were, which nobody else reads.
@@ -128,46 +135,52 @@ struct MaskedWarp {
   }
 };
 
-// Bent: as in MaskedWork; a kernel of its own, because a short call waits for instructions as much as for data.
-template <class Traits, bool Bent>
+// Bent: as in MaskedWork. Cut: some rows are in parts. Kernels of their own, because a short call waits for
+// instructions as much as for data, and what merges parts needs the most registers.
+template <class Traits, bool Bent, bool Cut>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtas)
     masked_kernel(const __grid_constant__ MaskedWork w, const __grid_constant__ TensorMaps maps) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t shared = shared_address(memory);
-  const int number = w.by_replicas.divide(blockIdx.x);
+  const int number = w.by_replicas.divide(blockIdx.x), replica = blockIdx.x - number * w.replicas;
   WorkItem item = work_item(w, number);
-  prefetch_lists(w);
+  const bool listed = w.work != nullptr;
+  const TileNumbers columns = listed ? TileNumbers(w.work[number].columns) : TileNumbers(w.columns, item);
+  TileNumbers kinds = listed ? TileNumbers(w.work[number].kinds) : TileNumbers(w.kinds, item);
   prepare_ring<Traits>(maps, shared);
   item.row = pinned(item.row);  // or else it would be waited for before the ring is prepared
-  const MaskedPlace place(w, blockIdx.x - number * w.replicas, item.row, Traits::TileQ);
-  const TileRange tiles{item.begin, item.end - item.begin};
+  const MaskedPlace place(w, replica, item.row, Traits::TileQ);
   MaskedWarp<Traits> warp(w, shared);
   const int row = warp.warp * 16 + warp.g;  // in a tile
-  if (tiles.count > 0) {
+  if (item.begin < item.end) {
     const int* bits = w.bits + row * (Traits::TileK / 32);
     SeenKeys<Traits::TileK> seen, next;
-    TileNumbers kinds(w.kinds, tiles);
-    seen.template load<Traits::TileQ>(bits, item.kind);
-    Ring<Traits> ring(w, maps, shared, place, tiles, item.column);
-    if (item.slot >= 0 && threadIdx.x == 0) arrivals_of(w, place.replica, item).open(w.ticket);
+    Ring<Traits> ring(w, maps, shared, place, item, columns);
+    seen.template load<Traits::TileQ>(bits, kinds.first(0));
+    kinds.complete(w.kinds, item);
+    if (Cut && item.slot >= 0 && threadIdx.x == 0) arrivals_of(w, replica, work_slots(w, number)).open(w.ticket);
     ring.wait_queries();
     warp.load_queries();
 #pragma unroll 1
-    for (int i = 0; i < tiles.count; ++i) {
-      const int next_kind = kinds.at(w.kinds, tiles, i + 1);
-      if (i + 1 < tiles.count) next.template load<Traits::TileQ>(bits, next_kind);
+    for (int i = 0; i < ring.count; ++i) {
+      if constexpr (Traits::kHeld) {
+        const int next_kind = kinds.at(w.kinds, item, i + 1);
+        if (i + 1 < ring.count) next.template load<Traits::TileQ>(bits, next_kind);
+      } else {  // no registers for it
+        const int kind = kinds.at(w.kinds, item, i);
+        if (i > 0) seen.template load<Traits::TileQ>(bits, kind);
+      }
       const uint32_t stage = ring.wait(i);
-      if (seen.any()) warp.template attend<Bent>(seen, stage);
+      warp.template attend<Bent>(seen, stage);
       ring.release(i);
-      seen = next;
+      if constexpr (Traits::kHeld) seen = next;
     }
   }
   warp.state.finish();
-  if (item.slot < 0) {
-    warp.write(place, shared);
-  } else {
-    write_part<Traits>(warp.state, w, place, work_item(w, number), row);  // read again, to have registers before
+  if constexpr (Cut) {
+    if (item.slot >= 0) return write_part<Traits>(warp.state, w, place, work_slots(w, number), item.slot, row);
   }
+  warp.write(place, shared);
 }
 
 }  // namespace gossamer::cuda

@@ -18,8 +18,14 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 struct MaskedLaunch {
   cuda::MaskedWork work;
   int batch, kv_heads, tile_q, tile_k, multiprocessors;
+  int64_t tiles;  // of the map
   DType dtype;
   cudaStream_t stream;
+
+  int64_t ctas() const { return int64_t{work.items} * work.replicas; }
+  bool cut() const { return work.slots > 0; }
+  // Whole ones, of as many tiles as lie in a work item, in the mean.
+  bool short_rows() const { return !cut() && tiles <= int64_t{cuda::kKnownTiles} * work.items; }
 };
 // Throw for tiles that there is no kernel for.
 void launch_masked_64(const MaskedLaunch& launch);
@@ -28,29 +34,33 @@ void launch_masked_128(const MaskedLaunch& launch);
 // Maps for boxes of tile_q or tile_k rows; nothing before sm_90.
 cuda::TensorMaps tensor_maps(const MaskedLaunch& launch, int head_dim);
 
+using MaskedKernel = void (*)(const cuda::MaskedWork, const cuda::TensorMaps);
+
 template <class Traits>
-void launch_masked(const MaskedLaunch& launch) {
+void launch_kernel(const MaskedLaunch& launch, MaskedKernel kernel) {
   constexpr int kDefaultShared = 48 << 10;  // what a kernel gets without asking
-  const auto kernel = launch.work.bent ? cuda::masked_kernel<Traits, true> : cuda::masked_kernel<Traits, false>;
   if (Traits::kSharedBytes > kDefaultShared) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   }
-  const cuda::MaskedWork& w = launch.work;
   const cuda::TensorMaps maps = tensor_maps(launch, Traits::D);
-  kernel<<<w.items * w.replicas, Traits::kThreads, Traits::kSharedBytes, launch.stream>>>(w, maps);
+  const int ctas = static_cast<int>(launch.ctas());
+  kernel<<<ctas, Traits::kThreads, Traits::kSharedBytes, launch.stream>>>(launch.work, maps);
   const cudaError_t failed = cudaGetLastError();
   STD_TORCH_CHECK(failed == cudaSuccess, "masked_attention: ", cudaGetErrorString(failed));
 }
 
-// The first of these whose CTAs all run at the same time, else the last one. The first ones give a CTA more registers
-// and stages, the last one suits many CTAs.
-template <class Traits, class... Others>
-void launch_fitting(const MaskedLaunch& launch) {
-  if constexpr (sizeof...(Others) > 0) {
-    const int64_t ctas = int64_t{launch.work.items} * launch.work.replicas;
-    if (ctas > int64_t{launch.multiprocessors} * Traits::kCtas) return launch_fitting<Others...>(launch);
-  }
-  launch_masked<Traits>(launch);
+// Of whole rows, scores not bent.
+template <class Traits>
+void launch_plain(const MaskedLaunch& launch) {
+  launch_kernel<Traits>(launch, cuda::masked_kernel<Traits, false, false>);
+}
+
+// Of all.
+template <class Traits>
+void launch_masked(const MaskedLaunch& launch) {
+  if (launch.work.bent) return launch_kernel<Traits>(launch, cuda::masked_kernel<Traits, true, true>);
+  if (launch.cut()) return launch_kernel<Traits>(launch, cuda::masked_kernel<Traits, false, true>);
+  launch_plain<Traits>(launch);
 }
 
 }  // namespace gossamer

@@ -19,8 +19,8 @@ struct PartialTile {
   __device__ __forceinline__ float* sum(int row) const { return base + TileQ * (D + 1) + row; }
 };
 
-GOSSAMER_INLINE Arrivals arrivals_of(const MaskedWork& w, int replica, const WorkItem& item) {
-  return {w.arrivals + static_cast<int64_t>(replica) * w.slots + item.first_slot};
+GOSSAMER_INLINE Arrivals arrivals_of(const MaskedWork& w, int replica, const WorkSlots& row) {
+  return {w.arrivals + static_cast<int64_t>(replica) * w.slots + row.first_slot};
 }
 
 GOSSAMER_INLINE void add_scaled(float4& sum, const float4& x, float factor) {
@@ -30,7 +30,7 @@ GOSSAMER_INLINE void add_scaled(float4& sum, const float4& x, float factor) {
 // All parts of a row into the output; all threads of the CTA that was the last to write one. A thread has four channels
 // of Rows queries, so that it has that many loads under way: the others are waiting for nothing but this.
 template <class Traits, int Rows>
-GOSSAMER_INLINE void merge_rows(const MaskedWork& w, const MaskedPlace& place, const WorkItem& item, int first_row) {
+GOSSAMER_INLINE void merge_rows(const MaskedWork& w, const MaskedPlace& place, const WorkSlots& parts, int first_row) {
   using T = typename Traits::T;
   constexpr int D = Traits::D, kStep = Traits::kThreads / (D / 4);  // rows that lie between a thread's
   using Part = PartialTile<D, Traits::TileQ>;
@@ -40,14 +40,14 @@ GOSSAMER_INLINE void merge_rows(const MaskedWork& w, const MaskedPlace& place, c
 #pragma unroll
   for (int i = 0; i < Rows; ++i) top[i] = kNothing, sum[i] = 0.0f, out[i] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
-  for (int slot = 0; slot < item.slots; ++slot) {
-    const Part part(w, place.replica, item.first_slot + slot);
+  for (int slot = 0; slot < parts.slots; ++slot) {
+    const Part part(w, place.replica, parts.first_slot + slot);
 #pragma unroll
     for (int i = 0; i < Rows; ++i) top[i] = fmaxf(top[i], __ldcg(part.top(row + i * kStep)));
   }
 #pragma unroll 2
-  for (int slot = 0; slot < item.slots; ++slot) {
-    const Part part(w, place.replica, item.first_slot + slot);
+  for (int slot = 0; slot < parts.slots; ++slot) {
+    const Part part(w, place.replica, parts.first_slot + slot);
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
       const float take = exp2_approx(__ldcg(part.top(row + i * kStep)) - top[i]);
@@ -67,12 +67,12 @@ GOSSAMER_INLINE void merge_rows(const MaskedWork& w, const MaskedPlace& place, c
   }
 }
 
-// Writes a part of a row down; the last CTA to do so merges them. `row`: the lane's first one, in the tile.
+// Writes a part of a row down, in `slot`; the last CTA to do so merges them. `row`: the lane's first one, in the tile.
 template <class Traits>
 GOSSAMER_INLINE void write_part(const MaskedState<Traits::D>& state, const MaskedWork& w, const MaskedPlace& place,
-                                const WorkItem& item, int row) {
+                                const WorkSlots& parts, int slot, int row) {
   constexpr int D = Traits::D, TileQ = Traits::TileQ;
-  const PartialTile<D, TileQ> part(w, place.replica, item.slot);
+  const PartialTile<D, TileQ> part(w, place.replica, slot);
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -83,12 +83,12 @@ GOSSAMER_INLINE void write_part(const MaskedState<Traits::D>& state, const Maske
     if (t == 0) *part.top(row + 8 * i) = state.top[i], *part.sum(row + 8 * i) = state.sum[i];
   }
   __syncthreads();
-  const bool arrived = threadIdx.x == 0 && arrivals_of(w, place.replica, item).arrive(item.slots);
+  const bool arrived = threadIdx.x == 0 && arrivals_of(w, place.replica, parts).arrive(parts.slots);
   const bool last = __syncthreads_or(arrived);
   if (!last) return;
   constexpr int kRows = 8, kStep = Traits::kThreads / (D / 4);
 #pragma unroll 1
-  for (int first = 0; first < TileQ; first += kRows * kStep) merge_rows<Traits, kRows>(w, place, item, first);
+  for (int first = 0; first < TileQ; first += kRows * kStep) merge_rows<Traits, kRows>(w, place, parts, first);
 }
 
 }  // namespace gossamer::cuda

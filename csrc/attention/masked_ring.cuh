@@ -17,29 +17,6 @@ struct TensorMaps {
   CUtensorMap q, k, v;
 };
 
-// The tiles of an item, in `columns` and `kinds` of the map.
-struct TileRange {
-  int begin, count;
-};
-
-// A number of each of them, 32 at a time, one in each lane.
-struct TileNumbers {
-  int mine;
-
-  __device__ __forceinline__ TileNumbers(const int* list, const TileRange& tiles) { load(list, tiles, 0); }
-  // In ascending order of i.
-  __device__ __forceinline__ int at(const int* list, const TileRange& tiles, int i) {
-    if (i % 32 == 0 && i > 0) load(list, tiles, i);
-    return __shfl_sync(~0u, mine, i % 32);
-  }
-
- private:
-  __device__ __forceinline__ void load(const int* list, const TileRange& tiles, int first) {
-    const int i = first + static_cast<int>(threadIdx.x % 32);
-    mine = i < tiles.count ? __ldg(list + tiles.begin + i) : 0;
-  }
-};
-
 #if __CUDA_ARCH__ >= 900
 
 GOSSAMER_INLINE void barrier_init(uint32_t barrier, int count) {
@@ -91,40 +68,42 @@ struct Ring {
   const MaskedWork& w;
   const TensorMaps& maps;
   const uint32_t shared;
-  const TileRange tiles;
-  const int batch, head, kv_head;
+  const WorkItem& item;
+  const int count;
+  const int batch, kv_head;
   TileNumbers columns;
   int phase = 0, stage = 0;  // of the tile that is waited for
 
   __device__ __forceinline__ uint32_t full(int i) const { return shared + Traits::kBarriers + 8 * i; }
   __device__ __forceinline__ uint32_t empty(int i) const { return full(kStages + 1 + i); }
 
-  // Asks for the queries and the first tiles; `column`: of the first one.
+  // Asks for the queries and the first tiles. One thread does: several warps, each with some tiles, are slower.
   __device__ __forceinline__ Ring(const MaskedWork& w, const TensorMaps& maps, uint32_t shared,
-                                  const MaskedPlace& place, const TileRange& tiles, int column)
+                                  const MaskedPlace& place, const WorkItem& item, const TileNumbers& columns)
       : w(w),
         maps(maps),
         shared(shared),
-        tiles(tiles),
+        item(item),
+        count(item.end - item.begin),
         batch(place.batch),
-        head(place.head),
         kv_head(w.by_group.divide(place.head)),
-        columns(w.columns, tiles) {
-    // Each warp asks for some of the tiles, and the last one for the queries: one after the other would take longer.
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp == Traits::kWarps - 1 && lane == 0) {
+        columns(columns) {
+    static_assert(kStages <= kKnownTiles);
+    if (threadIdx.x >= 32) return;
+    if (threadIdx.x == 0) {
       barrier_expect(full(kStages), Traits::kQueryBytes);
 #pragma unroll
       for (int c = 0; c < Traits::D; c += 64) {
-        copy_box(shared + c * Traits::TileQ * 2, maps.q, c, place.query, w.q.head_at(head), w.q.batch_at(batch),
+        copy_box(shared + c * Traits::TileQ * 2, maps.q, c, place.query, w.q.head_at(place.head), w.q.batch_at(batch),
                  full(kStages));
       }
     }
 #pragma unroll 1
-    for (int i = warp; i < min(kStages, tiles.count); i += Traits::kWarps) {
-      const int next = i == 0 ? column : columns.at(w.columns, tiles, i);
-      if (lane == 0) fetch(i, next);
+    for (int i = 0; i < min(kStages, count); ++i) {
+      const int column = columns.first(i);
+      if (threadIdx.x == 0) fetch(i, column);
     }
+    this->columns.complete(w.columns, item);
   }
   // Of one thread.
   __device__ __forceinline__ void fetch(int to, int column) const {
@@ -145,9 +124,9 @@ struct Ring {
 
   // Waits for tile i, and asks for the one that takes the place of tile i - 1. Returns the offset of its stage.
   __device__ __forceinline__ uint32_t wait(int i) {
-    if (threadIdx.x < 32 && i > 0 && i - 1 + kStages < tiles.count) {
+    if (threadIdx.x < 32 && i > 0 && i - 1 + kStages < count) {
       const int before = stage == 0 ? kStages - 1 : stage - 1;
-      const int column = columns.at(w.columns, tiles, i - 1 + kStages);
+      const int column = columns.at(w.columns, item, i - 1 + kStages);
       if (threadIdx.x == 0) {
         barrier_wait(empty(before), stage == 0 ? phase ^ 1 : phase);
         fetch(before, column);
@@ -158,7 +137,7 @@ struct Ring {
     return stage * Traits::kStageBytes;
   }
   __device__ __forceinline__ void release(int i) {
-    if (i + kStages < tiles.count) {
+    if (i + kStages < count) {
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(empty(stage));
     }
@@ -187,20 +166,21 @@ struct Ring {
   static constexpr int kStages = Traits::kStages;
   const MaskedWork& w;
   const uint32_t shared;
-  const TileRange tiles;
+  const WorkItem& item;
+  const int count;
   const char *keys, *values;
   TileNumbers columns;
 
   __device__ __forceinline__ Ring(const MaskedWork& w, const TensorMaps&, uint32_t shared, const MaskedPlace& place,
-                                  const TileRange& tiles, int column)
-      : w(w), shared(shared), tiles(tiles), columns(w.columns, tiles) {
+                                  const WorkItem& item, const TileNumbers& columns)
+      : w(w), shared(shared), item(item), count(item.end - item.begin), columns(columns) {
     const int kv_head = w.by_group.divide(place.head);
     keys = w.k.at(place.batch, kv_head);
     values = w.v.at(place.batch, kv_head);
     copy<Traits::TileQ>(shared, w.q.at(place.batch, place.head), w.q.token_stride, place.query, w.q_len);
-    fetch(0, column);
 #pragma unroll
-    for (int i = 1; i < kStages - 1; ++i) fetch(i, columns.at(w.columns, tiles, i));
+    for (int i = 0; i < kStages - 1; ++i) fetch(i, columns.first(i));
+    this->columns.complete(w.columns, item);
   }
   // Rows that lie beyond the tensor become zeros.
   template <int Rows>
@@ -214,7 +194,7 @@ struct Ring {
     }
   }
   __device__ __forceinline__ void fetch(int i, int column) const {
-    if (i < tiles.count) {
+    if (i < count) {
       const uint32_t to = shared + Traits::kQueryBytes + i % kStages * Traits::kStageBytes;
       copy<Traits::TileK>(to, keys, w.k.token_stride, column * Traits::TileK, w.kv_len);
       copy<Traits::TileK>(to + Traits::kTileBytes, values, w.v.token_stride, column * Traits::TileK, w.kv_len);
@@ -230,7 +210,7 @@ struct Ring {
       wait_copies<kStages - 2>();
       __syncthreads();
     }
-    fetch(i + kStages - 1, columns.at(w.columns, tiles, i + kStages - 1));
+    fetch(i + kStages - 1, columns.at(w.columns, item, i + kStages - 1));
     return i % kStages * Traits::kStageBytes;
   }
   __device__ __forceinline__ void release(int) const {}

@@ -8,10 +8,10 @@
 
 namespace gossamer::cuda {
 
-// Which keys of a tile this lane's two rows see.
-template <int TileK>
+// Which keys of a tile, or of a part of one, this lane's two rows see.
+template <int Keys>
 struct SeenKeys {
-  static constexpr int kWords = TileK / 32;
+  static constexpr int kWords = (Keys + 31) / 32;
   uint32_t words[2][kWords];
   int kind;  // of the tile; negative: all keys
 
@@ -31,6 +31,24 @@ struct SeenKeys {
       }
     }
   }
+  // Keys Part * number and so on.
+  template <int Part>
+  __device__ __forceinline__ SeenKeys<Part> part(int number) const {
+    SeenKeys<Part> found;
+    found.kind = kind;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (Part == Keys) {
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) found.words[i][word] = words[i][word];
+      } else {
+        const int word = number * Part / 32;
+        found.words[i][0] = (kWords == 1 || word == 0 ? words[i][0] : words[i][kWords - 1]) >> (number * Part % 32);
+        if constexpr (Part < 32) found.words[i][0] &= (1u << Part) - 1;
+      }
+    }
+    return found;
+  }
   __device__ __forceinline__ bool all() const { return kind < 0; }
   // Whether some row of the warp sees some key: often 16 rows in a row see nothing of a tile.
   __device__ __forceinline__ bool any() const {
@@ -41,9 +59,9 @@ struct SeenKeys {
   }
 };
 
-template <int TileK>
+template <int Keys>
 struct MaskedScores {
-  static constexpr int kBlocks = TileK / 8;
+  static constexpr int kBlocks = Keys / 8;
   float s[kBlocks][4];
 
   __device__ __forceinline__ void clear() {
@@ -64,12 +82,12 @@ struct MaskedScores {
       }
     }
   }
-  __device__ __forceinline__ void hide(const SeenKeys<TileK>& seen, int t) {
+  __device__ __forceinline__ void hide(const SeenKeys<Keys>& seen, int t) {
 #pragma unroll
-    for (int word = 0; word < TileK / 32; ++word) {
+    for (int word = 0; word < SeenKeys<Keys>::kWords; ++word) {
       const uint32_t rows[2] = {seen.words[0][word] >> 2 * t, seen.words[1][word] >> 2 * t};
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < min(4, kBlocks); ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float& x = s[4 * word + n][i];
@@ -120,12 +138,12 @@ struct MaskedState {
     }
   }
   // Scores become weights. Maxima rise only by more than kSlack: see softmax.cuh.
-  template <int TileK>
-  __device__ __forceinline__ void weigh(MaskedScores<TileK>& x, float factor) {
+  template <int Keys>
+  __device__ __forceinline__ void weigh(MaskedScores<Keys>& x, float factor) {
     float high[2] = {x.top(0) * factor, x.top(1) * factor};
     if (__any_sync(~0u, high[0] > top[0] + kSlack || high[1] > top[1] + kSlack)) raise(high);
 #pragma unroll
-    for (int n = 0; n < TileK / 8; ++n) {
+    for (int n = 0; n < Keys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         x.s[n][i] = exp2_approx(__fmaf_rn(x.s[n][i], factor, -top[i / 2]));

@@ -21,28 +21,39 @@ struct MaskedInput {
   __device__ __forceinline__ int head_at(int head) const { return head_stride == 0 ? 0 : head; }
 };
 
-// Tiles [begin, end) of a row of tiles, the work of a CTA: a line of `work` in gossamer/masks/work.py.
+// Tiles [begin, end) of a row of tiles, the work of a CTA: the first words of a line of `work` in
+// gossamer/masks/work.py.
 struct WorkItem {
-  int row, begin, end, slot;            // slot: of its partial results, -1 for the only item of a row
-  int first_slot, slots, column, kind;  // of its row; of its first tile
+  int row, begin, end, slot;  // slot: of its partial results, -1 for the only item of a row
+};
+// Of an item's row.
+struct WorkSlots {
+  int first_slot, slots;
+};
+constexpr int kKnownTiles = 4;  // whose numbers lie in the item itself
+struct alignas(16) WorkLine {
+  WorkItem item;
+  WorkSlots slots;
+  int unused[2];
+  int columns[kKnownTiles], kinds[kKnownTiles];
 };
 
+// What a CTA needs first comes first: none of it is in a cache when a call starts.
 struct MaskedWork {
-  MaskedInput q, k, v;
+  Divider by_replicas, by_replica_heads, by_rows, by_map_heads, by_group;
+  // Batches and heads that share the map's rows are its replicas.
+  int items, replicas, replica_heads, rows, map_heads;
+  bool map_has_batch, map_has_heads;
+  bool bent;                                            // scores: see `before`
+  const WorkLine* work;                                 // null: whole rows, by `order`
   const int *offsets, *columns, *kinds, *bits, *order;  // the map
-  const WorkItem* work;                                 // null: whole rows, by `order`
-  void* out;                                            // [batch, heads, q_len, head_dim]
-  float* lse;                                           // [batch, heads, q_len]
   int q_len, kv_len, heads;
-  int list_bytes, bits_bytes;  // of columns and of kinds, of bits: what is worth a prefetch
   // A score is after * x of a product x; where `bent`, after * cap * tanh(before * x), or without a cap after * before
   // * x. Scores are logarithms to base 2.
   float before, cap, after;
-  bool bent;
-  // Batches and heads that share the map's rows are its replicas.
-  bool map_has_batch, map_has_heads;
-  int items, replicas, replica_heads, rows, map_heads;
-  Divider by_replicas, by_replica_heads, by_rows, by_map_heads, by_group;
+  MaskedInput q, k, v;
+  void* out;           // [batch, heads, q_len, head_dim]
+  float* lse;          // [batch, heads, q_len]
   int slots;           // of a replica
   float* partials;     // [replicas, slots] PartialTile
   uint64_t* arrivals;  // [replicas, slots]; see Arrivals
@@ -64,26 +75,48 @@ struct MaskedPlace {
   }
 };
 
-// The lists of the map on their way to the L2 cache while items are being read; long ones are not worth it.
-GOSSAMER_INLINE void prefetch_lists(const MaskedWork& w) {
-  const int at = (blockIdx.x * blockDim.x + threadIdx.x) * 128;
-  const auto prefetch = [&](const int* list, int bytes) {
-    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(list) + at));
-  };
-  prefetch(w.columns, w.list_bytes);
-  prefetch(w.kinds, w.list_bytes);
-  prefetch(w.bits, w.bits_bytes);
-}
-
 GOSSAMER_INLINE WorkItem work_item(const MaskedWork& w, int number) {
   if (w.work != nullptr) {
-    const int4* line = reinterpret_cast<const int4*>(w.work + number);
-    const int4 a = __ldg(line), b = __ldg(line + 1);
-    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const int4 x = __ldg(reinterpret_cast<const int4*>(w.work + number));
+    return {x.x, x.y, x.z, x.w};
   }
-  const int row = __ldg(w.order + number), begin = __ldg(w.offsets + row), end = __ldg(w.offsets + row + 1);
-  const bool any = begin < end;
-  return {row, begin, end, -1, 0, 1, any ? __ldg(w.columns + begin) : 0, any ? __ldg(w.kinds + begin) : -1};
+  const int row = __ldg(w.order + number);
+  return {row, __ldg(w.offsets + row), __ldg(w.offsets + row + 1), -1};
 }
+
+GOSSAMER_INLINE WorkSlots work_slots(const MaskedWork& w, int number) {
+  const int2 x = __ldg(reinterpret_cast<const int2*>(&w.work[number].slots));
+  return {x.x, x.y};
+}
+
+// A number of each tile of an item (column or kind), one in each lane, 32 at a time. Those of the first tiles come with
+// the item, so that copies of short rows wait for one read and not for two.
+class TileNumbers {
+ public:
+  // Of an item in `work`: `known` are its first ones.
+  __device__ __forceinline__ explicit TileNumbers(const int* known) : mine_(__ldg(known + threadIdx.x % kKnownTiles)) {}
+  // Of any.
+  __device__ __forceinline__ TileNumbers(const int* list, const WorkItem& item) { load(list, item, 0); }
+
+  // Of the first tiles.
+  __device__ __forceinline__ int first(int i) const { return __shfl_sync(~0u, mine_, i); }
+  // After the first ones, before `at`.
+  __device__ __forceinline__ void complete(const int* list, const WorkItem& item) {
+    if (item.end - item.begin > kKnownTiles) load(list, item, 0);
+  }
+  // In ascending order of i.
+  __device__ __forceinline__ int at(const int* list, const WorkItem& item, int i) {
+    if (i % 32 == 0 && i > 0) load(list, item, i);
+    return __shfl_sync(~0u, mine_, i % 32);
+  }
+
+ private:
+  int mine_;
+
+  __device__ __forceinline__ void load(const int* list, const WorkItem& item, int first) {
+    const int i = item.begin + first + static_cast<int>(threadIdx.x % 32);
+    mine_ = i < item.end ? __ldg(list + i) : 0;
+  }
+};
 
 }  // namespace gossamer::cuda

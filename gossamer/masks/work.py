@@ -11,6 +11,8 @@ from torch import Tensor
 from gossamer.masks.tiles import TileMap
 
 LEAST_KEYS = 256  # of a piece: fewer are not worth merging
+KNOWN = 4  # tiles whose numbers lie in a line of the work list itself
+WIDTH = 8 + 2 * KNOWN
 QUERIES_OF_SM = 256  # that an SM works on at a time, about: tile_q times its CTAs
 
 
@@ -28,10 +30,11 @@ def piece_limit(
 
 
 def work_list(tiles: TileMap, limit: int) -> Tensor:
-    """int32 [pieces, 8]: `work` of the op, those with the most tiles first. Waits for the device.
+    """int32 [pieces, WIDTH]: `work` of the op, those with the most tiles first. Waits for a GPU.
 
     A line: row, first tile, end (of `columns`), slot of its results (-1: a whole row), first slot
-    of the row, slots of the row, column and kind of the first tile.
+    of the row, slots of the row, nothing twice; then the columns of its first KNOWN tiles, and
+    their kinds, so that the kernel reads no other list before it asks for tiles.
     """
     if limit < 1:
         raise ValueError(f"work_list: limit is {limit}; must be >= 1")
@@ -44,10 +47,19 @@ def work_list(tiles: TileMap, limit: int) -> Tensor:
     cut = torch.where(parts > 1, parts, 0)
     first_slot = (cut.cumsum(0) - cut)[row]
     slot = torch.where(of_row > 1, first_slot + part, -1)
-    first = [torch.zeros_like(row), torch.full_like(row, -1)]  # of a row without tiles
-    if len(tiles.columns):
-        known = begin.clamp(max=len(tiles.columns) - 1)
-        pairs = zip((tiles.columns, tiles.kinds), first, strict=True)
-        first = [torch.where(end > begin, values[known], none) for values, none in pairs]
-    lines = torch.stack((row, begin, end, slot, first_slot, of_row, *first), dim=1).int()
+    nothing = torch.zeros_like(row)
+    lines = torch.stack((row, begin, end, slot, first_slot, of_row, nothing, nothing), dim=1)
+    first = (
+        _first(values, none, begin, end) for values, none in ((tiles.columns, 0), (tiles.kinds, -1))
+    )
+    lines = torch.cat((lines, *first), dim=1).int()
     return lines[(end - begin).argsort(descending=True, stable=True)].contiguous()
+
+
+def _first(values: Tensor, none: int, begin: Tensor, end: Tensor) -> Tensor:
+    """[pieces, KNOWN] of the values of each piece; `none` where it has fewer."""
+    places = begin[:, None] + torch.arange(KNOWN, device=begin.device)
+    if not len(values):
+        return torch.full_like(places, none)
+    known = values[places.clamp(max=len(values) - 1)].long()
+    return torch.where(places < end[:, None], known, none)

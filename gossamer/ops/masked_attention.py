@@ -44,7 +44,7 @@ def masked_attention(
     bits: int32 [patterns, tile_q, tile_k / 32], bit c of word w of line r: whether query r of the
     tile sees key 32 w + c. A tile that reaches beyond Nk is partial. order: int32 [row numbers],
     every one once; those with the most tiles first, so that work ends at the same time. work: None
-    or int32 [items, 8] of `gossamer.masks.work`, the rows in pieces for the CUDA kernel; others
+    or int32 [items, 16] of `gossamer.masks.work`, the rows in pieces for the CUDA kernel; others
     take whole rows.
 
     bias: None or a floating tensor that expands to [B, Hq, Nq, Nk], added to the scaled score.

@@ -73,10 +73,10 @@ def check(
     check_shape(OP, "order", order, (count,), "one for each row of tiles")
     if work is not None:
         check_numbers(OP, "work", work, q.device)
-        if work.dim() != 2 or work.shape[0] < count or work.shape[1] != 8:
+        if work.dim() != 2 or work.shape[0] < count or work.shape[1] != 16:
             raise ValueError(
                 f"{OP}: work has shape {list(work.shape)}; "
-                f"must be [items, 8], at least {count} items"
+                f"must be [items, 16], at least {count} items"
             )
     if bias is not None:
         check_bias(OP, bias, q, k)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gossamer.masks import Causal, Mask, Sliding, TileMap, named, per_head
-from gossamer.masks.work import LEAST_KEYS, piece_limit, work_list
+from gossamer.masks.work import KNOWN, LEAST_KEYS, WIDTH, piece_limit, work_list
 
 MASKS = {
     "longformer": named("stof-longformer", 500),
@@ -23,8 +23,9 @@ def build(mask: Mask, tile: tuple[int, int] = (32, 32)) -> TileMap:
 def test_every_tile_is_in_one_piece(name, limit):
     tiles = build(MASKS[name])
     work = work_list(tiles, limit)
-    row, begin, end, slot, first_slot, slots, column, kind = work.unbind(1)
+    row, begin, end, slot, first_slot, slots = work[:, :6].unbind(1)
     assert (work.dtype, work.is_contiguous()) == (torch.int32, True)
+    assert work.shape[1] == WIDTH
     assert ((end - begin) <= limit).all()
     assert ((end - begin).diff() <= 0).all(), "the longest first"
     seen = sorted((int(b), int(e)) for b, e in zip(begin, end, strict=True) if e > b)
@@ -41,9 +42,12 @@ def test_every_tile_is_in_one_piece(name, limit):
         else:
             first = int(first_slot[mine][0])
             assert sorted(slot[mine].tolist()) == list(range(first, first + int(mine.sum())))
-    some = end > begin
-    assert torch.equal(column[some], tiles.columns[begin[some].long()])
-    assert torch.equal(kind[some], tiles.kinds[begin[some].long()])
+    for line, b, e in zip(work, begin, end, strict=True):
+        known = slice(int(b), min(int(e), int(b) + KNOWN))
+        count = known.stop - known.start
+        assert line[8 : 8 + count].tolist() == tiles.columns[known].tolist()
+        assert line[8 + KNOWN : 8 + KNOWN + count].tolist() == tiles.kinds[known].tolist()
+        assert (line[8 + KNOWN + count :] == -1).all()
     # The kernel makes room for twice as many slots as there are more items than rows.
     assert int(slot.max()) < max(2 * (len(work) - len(tiles.order)), 1)
 

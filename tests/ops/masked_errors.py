@@ -142,8 +142,8 @@ _TILE_VALUES = [
     ),
     ({"order": ints(0)}, "order has shape [1]; must be [2], one for each row of tiles"),
     (
-        {"work": ints([0] * 8)},
-        "work has shape [1, 8]; must be [items, 8], at least 2 items",
+        {"work": ints([0] * 16)},
+        "work has shape [1, 16]; must be [items, 16], at least 2 items",
     ),
 ]
 BAD_CALLS = [

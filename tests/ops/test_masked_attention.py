@@ -193,7 +193,7 @@ def test_what_tiles_leave_open(backend, device):
     tiles["bits"] = torch.cat([tiles["bits"], torch.full((1, 64, 2), -1, dtype=torch.int32)])
     tiles["columns"] = torch.cat([tiles["columns"], torch.zeros(3, dtype=torch.int32)])
     tiles["kinds"] = torch.cat([tiles["kinds"], torch.full((3,), -1, dtype=torch.int32)])
-    tiles["work"] = torch.zeros(len(tiles["order"]), 8, dtype=torch.int32)
+    tiles["work"] = torch.zeros(len(tiles["order"]), 16, dtype=torch.int32)
     want = call.to(device).attend(backend)
     if backend == "cuda":
         tiles["work"] = None

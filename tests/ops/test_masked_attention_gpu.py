@@ -128,6 +128,16 @@ def test_other_lengths_of_keys(q_len, kv_len, limit, tile):
     check(*_attended(make(mask, q_len, kv_len=kv_len, tile=tile, limit=limit)))
 
 
+@by_tile
+@pytest.mark.parametrize("limit", [1 << 20, 3])
+@pytest.mark.parametrize(("batch", "dtype"), [(4, F16), (12, BF16)])
+@pytest.mark.parametrize("mask", ["stof-sliding", "stof-longformer"])
+def test_many_ctas(mask, batch, dtype, limit, tile):
+    """768 of 64 queries, and three times as many: other kernels than for few."""
+    call = make(named(mask, 1000), 1000, batch=batch, heads=12, dtype=dtype, tile=tile, limit=limit)
+    check(*_attended(call))
+
+
 def _attended(call: Call) -> tuple[Call, tuple[Tensor, Tensor]]:
     return call, call.attend()
 
