@@ -11,6 +11,7 @@ from benchmarks.decode_cache import Args, DecodeCase
 from benchmarks.decode_peers import peers, token_slots
 from benchmarks.decode_shapes import cpu_cases, cuda_cases, small
 from gossamer.bench.suite import Case, Suite, main
+from gossamer.bench.target import Target
 from gossamer.ops import kv_unpack
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 
@@ -98,7 +99,13 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
         yield _as_case(case, device)
 
 
-SUITE = Suite("decode_attention", _cases, oracle=oracle, tolerance=TOLERANCE)
+TARGET = Target(
+    worst=0.65,
+    reason="beside the fastest attention over a dense cache; one sequence of 4,096 tokens is over "
+    "in 15 us, where unpacking costs more than the bytes that it saves",
+)
+
+SUITE = Suite("decode_attention", _cases, oracle=oracle, tolerance=TOLERANCE, target=TARGET)
 
 if __name__ == "__main__":
     main(SUITE)

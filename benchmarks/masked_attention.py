@@ -22,13 +22,14 @@ from torch import Tensor
 from benchmarks.masked_candidates import candidates
 from benchmarks.masked_peers import Attend, compile_flex, peers_of
 from benchmarks.masked_plans import PLANS, Point
+from benchmarks.masked_suite import SUITE
 from gossamer.bench import Record, WrongResultError, copy_bandwidth, measure, write_records
 from gossamer.bench.record import device_folder
 from gossamer.bench.suite import RESULTS, PeerUnavailableError
 from gossamer.cli.options import one_line_errors
 from gossamer.masks import Mask
 
-OP = "masked_attention"
+OP = SUITE.op
 FILES = {"headline": f"{OP}.jsonl"}
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # weights are rounded for the products
 ORACLE_BYTES = 4 << 30  # of float64 scores at a time

@@ -3,5 +3,6 @@
 from gossamer import masks, ops
 from gossamer._version import __version__
 from gossamer.attention import masked_attention
+from gossamer.profiling import profile
 
-__all__ = ["__version__", "masked_attention", "masks", "ops"]
+__all__ = ["__version__", "masked_attention", "masks", "ops", "profile"]

@@ -4,6 +4,7 @@ Loading one registers its kernels with torch's dispatcher; nothing else is in th
 """
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def _find(name: str) -> Path | None:
     return Path(spec.origin)
 
 
+def _why_unwanted(backend: str) -> str | None:
+    """GOSSAMER_BACKENDS=reference,triton leaves the libraries out: is it a kernel's fault?"""
+    wanted = os.environ.get("GOSSAMER_BACKENDS")
+    if not wanted or backend in wanted.split(","):
+        return None
+    return f"left out by GOSSAMER_BACKENDS={wanted}"
+
+
 def _load(name: str, unsupported: str | None = None) -> Library:
     path = _find(name)
     if path is None:
@@ -51,9 +60,9 @@ def _why_no_cuda() -> str | None:
     return "this torch is built without CUDA" if torch.version.cuda is None else None
 
 
-cpu = _load("_C")
+cpu = _load("_C", _why_unwanted("cpu"))
 # Its kernels implement schemas that the CPU library declares.
-cuda = _load("_C_cuda", _why_no_cuda() or cpu.problem)
+cuda = _load("_C_cuda", _why_unwanted("cuda") or _why_no_cuda() or cpu.problem)
 
 
 def cpu_isa() -> str | None:

@@ -10,11 +10,11 @@ PACKAGE = Path(gossamer.__file__).parent
 # From the ground up. A room may import from itself and from the floors below it.
 FLOORS = [
     {"_version"},
-    {"native", "kernels"},
+    {"native", "kernels", "profiling"},
     {"ops"},
     {"bench", "kv", "masks"},
     {"attention"},
-    {"diagnosis", "integrations", "models"},
+    {"diagnosis", "integrations", "kit", "models"},
     {"engine"},
     {"evaluation", "server"},
     {"cli"},

@@ -94,6 +94,14 @@ def argument_bytes(args: Sequence[Any]) -> int:
     return sum(a.numel() * a.element_size() for a in args if isinstance(a, Tensor))
 
 
+def check_results(
+    got: Any, want: Any, tolerance: Mapping[torch.dtype, float] = MAX_RELATIVE_ERROR
+) -> float:
+    """The largest absolute difference of these results; WrongResultError where it is too large."""
+    pairs = zip(flat(got), flat(want), strict=True)
+    return max((_errors(g, w, tolerance)[0] for g, w in pairs), default=0.0)
+
+
 def _errors(
     got: Tensor, want: Tensor, tolerance: Mapping[torch.dtype, float]
 ) -> tuple[float, float]:

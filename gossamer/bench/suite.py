@@ -16,6 +16,7 @@ from gossamer.bench.ceiling import copy_bandwidth
 from gossamer.bench.measure import MAX_RELATIVE_ERROR, Measurement, measure
 from gossamer.bench.record import Record, device_folder, write_records
 from gossamer.bench.table import records_table
+from gossamer.bench.target import USUAL, Target
 from gossamer.ops import BACKENDS, OPS
 from gossamer.ops.checks import FLOAT_DTYPES
 
@@ -60,7 +61,8 @@ class Suite:
     """All cases of one op; `cases(device, quick)` yields them.
 
     exact: compare with the reference on the same arguments, not in float64. oracle: what to
-    compare with instead of the reference. tolerance: see `measure`.
+    compare with instead of the reference. tolerance: see `measure`. target: what `gossamer
+    check-op` asks for, where that is not 1.2x.
     """
 
     op: str
@@ -68,6 +70,7 @@ class Suite:
     exact: bool = False
     oracle: Call | None = None
     tolerance: Mapping[torch.dtype, float] = field(default_factory=MAX_RELATIVE_ERROR.copy)
+    target: Target = USUAL
 
     @torch.inference_mode()
     def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:
@@ -106,7 +109,7 @@ class Suite:
     def _runs(self, case: Case, device: str) -> Iterable[tuple[str, Call, Prepare]]:
         """Name, function and how it becomes a call: of the peers, then of our backends."""
         for name, peer in case.peers.items():
-            yield name, partial(self._call, peer), partial
+            yield name, partial(self.call, peer), partial
         for name, adapted in case.adapted.items():
             yield name, adapted, _adapt
         op = OPS[self.op]
@@ -115,7 +118,7 @@ class Suite:
         for backend in op.available(device):
             if backend in case.backends and backend not in slow:
                 ours = case.wrap(partial(op, backend=backend))
-                yield backend, partial(self._call, ours), case.prepare
+                yield backend, partial(self.call, ours), case.prepare
 
     def _measure(
         self,
@@ -129,7 +132,7 @@ class Suite:
         return measure(
             fn,
             make_args,
-            self.oracle or self._oracle,
+            self.expected,
             warmup=warmup,
             iters=iters,
             preserve=OPS[self.op].with_copies,
@@ -137,10 +140,14 @@ class Suite:
             tolerance=self.tolerance,
         )
 
-    def _call(self, fn: Call, *args: Any) -> tuple[Tensor, ...]:
+    def call(self, fn: Call, *args: Any) -> tuple[Tensor, ...]:
+        """The tensors that `fn(*args)` returns or writes to."""
         return OPS[self.op].results(fn(*args), args)
 
-    def _oracle(self, *args: Any) -> Any:
+    def expected(self, *args: Any) -> Any:
+        """What a call with these arguments should give, in higher precision unless `exact`."""
+        if self.oracle is not None:
+            return self.oracle(*args)
         if self.exact:
             return OPS[self.op].outputs(*args, backend="reference")
         wide = (a.double() if isinstance(a, Tensor) else a for a in args)

@@ -8,11 +8,14 @@ from gossamer._version import __version__
 from gossamer.cli.bench import bench
 from gossamer.cli.calibrate import calibrate
 from gossamer.cli.chat import chat
+from gossamer.cli.check_op import check_op
 from gossamer.cli.doctor import doctor
 from gossamer.cli.eval import evaluate
 from gossamer.cli.frontier import frontier
 from gossamer.cli.generate import generate
 from gossamer.cli.masks import masks
+from gossamer.cli.new_op import new_op
+from gossamer.cli.profile import profile
 from gossamer.cli.serve import serve
 from gossamer.cli.tune import tune
 
@@ -26,6 +29,10 @@ app.command()(frontier)
 app.command()(calibrate)
 app.add_typer(masks)
 app.add_typer(tune)
+app.command()(new_op)
+app.command()(check_op)
+# Options after the command are those of the command, also without --.
+app.command(context_settings={"allow_interspersed_args": False})(profile)
 app.command()(doctor)
 
 

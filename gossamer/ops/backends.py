@@ -29,7 +29,18 @@ class BackendUnavailableError(RuntimeError):
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes")
 
 
+# The backends that may be used, for the life of the process; by default all. Also gossamer.native
+# reads it, because a library that is loaded takes part.
+WANTED = os.environ.get("GOSSAMER_BACKENDS") or ",".join(BACKENDS)
+if not set(WANTED.split(",")) <= set(BACKENDS):
+    raise ValueError(
+        f"GOSSAMER_BACKENDS is {WANTED!r}; must be some of {','.join(BACKENDS)}, with commas"
+    )
+
+
 def _why_not_triton(device: str) -> str | None:
+    if "triton" not in WANTED.split(","):
+        return f"left out by GOSSAMER_BACKENDS={WANTED}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device == "cpu" and not TRITON_INTERPRETED:

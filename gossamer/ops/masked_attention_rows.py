@@ -36,11 +36,11 @@ def masked_attention_rows(
     *,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`masked_attention` with the mask as lists of keys: same q, k, v, bias, scale and results.
+    """`masked_attention` with the mask as lists of keys: same q, k, v and results.
 
-    batch, heads: 1, or those of q where the mask differs in them. row_offsets: int32 [batch * heads
-    * q_len + 1], where the keys of each query start, in the order of [batch, heads, q_len].
-    keys: int32, ascending in each list. Raises TypeError or ValueError; numbers on a GPU are not
+    q, k, v (float32, float16 or bfloat16), bias, scale and softcap are as there. batch,
+    heads: 1, or those of q where the mask differs in them. row_offsets: int32 [batch * heads *
+    q_len + 1], where the keys of each query start, in the order of [batch, heads, q_len]. keys: int32, ascending in each list. Raises TypeError or ValueError; numbers on a GPU are not
     looked at by the host.
     """
     result: tuple[Tensor, Tensor] = _op(

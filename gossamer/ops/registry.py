@@ -32,6 +32,9 @@ _library = Library("gossamer", "FRAGMENT")
 
 OPS: dict[str, "Op"] = {}
 
+# Where torch keeps the kernels of the native backends, and the libraries that bring them.
+_DISPATCH = {"cpu": ("CPU", "_C.so"), "cuda": ("CUDA", "_C_cuda.so")}
+
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -110,7 +113,14 @@ class Op:
         """Why `backend` cannot run this op on `device` tensors here; None when it can."""
         if backend not in self._overloads:
             return f"{self.name} has no {backend} backend"
-        return why_not(backend, device)
+        return why_not(backend, device) or self._left_out(backend)
+
+    def _left_out(self, backend: str) -> str | None:
+        """Why a native library that loads has no kernel of this op: it is older than the op."""
+        key, library = _DISPATCH.get(backend, ("", ""))
+        if not key or torch._C._dispatch_has_kernel_for_dispatch_key(f"gossamer::{self.name}", key):
+            return None
+        return f"{library} has no {self.name}; build it again"
 
     def available(self, device: str) -> tuple[str, ...]:
         """The backends that can run this op on tensors of this device type."""

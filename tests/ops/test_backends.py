@@ -120,3 +120,11 @@ def test_an_op_may_have_a_reference_only(make_op):
     for backend in ("cpu", "triton"):
         with pytest.raises(BackendUnavailableError, match=f"has no {backend} backend"):
             doubled(X, backend=backend)
+
+
+def test_a_library_older_than_the_op_means_a_slower_backend(make_op):
+    doubled = make_op("test_old_library")
+    assert "cpu" not in doubled.available("cpu")
+    assert torch.equal(doubled(X), X * 2)
+    with pytest.raises(BackendUnavailableError, match=r"_C\.so has no test_old_library; build it"):
+        doubled(X, backend="cpu")

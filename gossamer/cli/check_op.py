@@ -1,0 +1,98 @@
+"""`gossamer check-op NAME`: is an op ready to ship?"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.bench.record import describe_device, revision
+from gossamer.cli.options import one_line_errors
+from gossamer.kit.checklist import Finding, check
+from gossamer.kit.checkout import this_checkout
+from gossamer.kit.measuring import Running, best_device
+from gossamer.ops import OPS
+
+
+def check_op(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="ops")] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda; auto: the GPU if the op has a kernel for it")
+    ] = "auto",
+    every: Annotated[bool, typer.Option("--all", help="all ops")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="the findings as JSON, too")
+    ] = None,
+) -> None:
+    """Check ops: right, 1.2x eager, good across sizes, small, with fallback, profiled, documented.
+
+    Needs a checkout: benchmarks and pages are not in a wheel. Exit code 0: all pass; 1: not all; 2:
+    bad arguments.
+    """
+    with one_line_errors():
+        wanted = _wanted(names or [], every)
+        if device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"--device is {device!r}; must be cpu, cuda or auto")
+        if device == "cuda" and best_device(wanted[0]) != "cuda":
+            import torch  # noqa: PLC0415
+
+            if not torch.cuda.is_available():
+                raise ValueError("--device is cuda; no CUDA GPU is visible")
+        this_checkout()
+        measures = {
+            n: Running(n, best_device(n) if device == "auto" else device, quick=quick)
+            for n in wanted
+        }
+    console = Console()
+    if not console.is_terminal:  # a log has room for whole rows
+        console = Console(width=160)
+    found: dict[str, list[Finding]] = {}
+    for name, measure in measures.items():
+        with console.status(name):
+            found[name] = check(measure, measure.suite.target)
+        console.print(findings_table(name, measure.device, found[name]))
+    if output is not None:
+        output.write_text(json.dumps(_as_json(measures, found), indent=1) + "\n")
+    failed = [name for name, findings in found.items() if not all(f.passed for f in findings)]
+    if failed:
+        console.print(Text(f"not ready: {', '.join(failed)}", style="bold red"))
+        raise typer.Exit(1)
+    console.print(Text(f"ready: {', '.join(found)}", style="green"))
+
+
+def _wanted(names: list[str], every: bool) -> list[str]:
+    if bool(names) == every:
+        raise ValueError("give names of ops, or --all")
+    unknown = [name for name in names if name not in OPS]
+    if unknown:
+        raise ValueError(f"there is no op {unknown[0]!r}; must be one of {', '.join(OPS)}")
+    return names or list(OPS)
+
+
+def findings_table(name: str, device: str, findings: list[Finding]) -> Table:
+    """One row per question."""
+    table = Table(title=f"{name} on {describe_device(device)}", title_justify="left")
+    table.add_column("question", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("figures", overflow="fold")
+    for f in findings:
+        passed = Text("yes", style="green") if f.passed else Text("no", style="bold red")
+        table.add_row(f.question, passed, Text(f.figures))
+    return table
+
+
+def _as_json(measures: dict[str, Running], found: dict[str, list[Finding]]) -> dict[str, object]:
+    return {
+        name: {
+            "device": describe_device(measures[name].device),
+            "revision": revision(),
+            "passed": all(f.passed for f in findings),
+            "findings": [asdict(f) for f in findings],
+        }
+        for name, findings in found.items()
+    }

@@ -1,0 +1,86 @@
+"""How much faster than its peer an op is: one number per point, and what sums them up."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gossamer.bench.peers import Peers
+from gossamer.bench.record import Record
+from gossamer.ops import BACKENDS
+from gossamer.ops.backends import PREFERENCE
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a suite: ours (the backend that users get) beside eager or the fastest peer."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    variant: str
+    backend: str
+    peer: str
+    ours_ms: float
+    peer_ms: float
+
+    @property
+    def speedup(self) -> float:
+        return self.peer_ms / self.ours_ms
+
+    def __str__(self) -> str:
+        words = "x".join(map(str, self.shape)), self.dtype, self.variant
+        return " ".join(word for word in words if word)
+
+
+def points_of(records: Sequence[Record]) -> list[Point]:
+    """The points at which an op and a peer were measured.
+
+    Ours is the default backend: the first measured one in the order in which calls choose. The peer
+    is "eager" of the same point; where a suite has none, the fastest peer of the point or, as for
+    compressed caches beside a dense one, of its shape and dtype.
+    """
+    order = PREFERENCE["cuda" if any(r.backend == "cuda" for r in records) else "cpu"]
+    if all(r.backend not in ("cpu", "cuda") for r in records):
+        order = PREFERENCE["cuda"]  # a Triton kernel alone
+    eager = {r.point: r for r in records if r.backend == "eager"}
+    fastest = Peers(records)
+    ours: dict[tuple[object, ...], Record] = {}
+    for r in records:
+        if r.backend in BACKENDS:
+            known = ours.get(r.point, r)
+            ours[r.point] = min(known, r, key=lambda x: order.index(x.backend))
+    found = []
+    for r in ours.values():
+        peer = eager.get(r.point) or fastest(r)
+        if peer is not None:
+            times = (r.backend, peer.backend, r.median_ms, peer.median_ms)
+            found.append(Point(tuple(r.shape), r.dtype, r.variant, *times))
+    return found
+
+
+def mean_speedup(points: Iterable[Point]) -> float:
+    """The geometric mean: twice as fast here and half as fast there is 1."""
+    logarithms = [math.log(p.speedup) for p in points]
+    return math.exp(sum(logarithms) / len(logarithms))
+
+
+def worst(points: Sequence[Point]) -> Point:
+    """The point with the least speed-up."""
+    return min(points, key=lambda p: p.speedup)
+
+
+def peer_names(points: Iterable[Point]) -> str:
+    """What the op was compared with, in words."""
+    return " or ".join(sorted({p.peer for p in points}))
+
+
+def summary(points: Sequence[Point]) -> str:
+    """One line: mean, worst, what with."""
+    if not points:
+        return "no peer measured"
+    least = worst(points)
+    mean = mean_speedup(points)
+    count = f"{len(points)} points" if len(points) > 1 else "one point"
+    return (
+        f"{mean:.2f}x as fast as {peer_names(points)} in the geometric mean of {count}, "
+        f"{least.speedup:.2f}x at worst ({least})"
+    )
