@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from gossamer.bench.record import describe_device, revision
 from gossamer.cli.options import one_line_errors
-from gossamer.kit.checklist import Finding, check
+from gossamer.kit.checklist import Answer, check
 from gossamer.kit.checkout import this_checkout
 from gossamer.kit.measuring import Running, best_device
 from gossamer.ops import OPS
@@ -26,7 +27,7 @@ def check_op(
     every: Annotated[bool, typer.Option("--all", help="all ops")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,
     output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="the findings as JSON, too")
+        Path | None, typer.Option("--json", metavar="FILE", help="the answers as JSON, too")
     ] = None,
 ) -> None:
     """Check ops: right, 1.2x eager, good across sizes, small, with fallback, profiled, documented.
@@ -38,27 +39,22 @@ def check_op(
         wanted = _wanted(names or [], every)
         if device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"--device is {device!r}; must be cpu, cuda or auto")
-        if device == "cuda" and best_device(wanted[0]) != "cuda":
-            import torch  # noqa: PLC0415
-
-            if not torch.cuda.is_available():
-                raise ValueError("--device is cuda; no CUDA GPU is visible")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("--device is cuda; no CUDA GPU is visible")
         this_checkout()
-        measures = {
-            n: Running(n, best_device(n) if device == "auto" else device, quick=quick)
-            for n in wanted
-        }
+        places = {name: best_device(name) if device == "auto" else device for name in wanted}
+        measures = {name: Running(name, where, quick=quick) for name, where in places.items()}
     console = Console()
     if not console.is_terminal:  # a log has room for whole rows
         console = Console(width=160)
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, dict[str, Answer]] = {}
     for name, measure in measures.items():
         with console.status(name):
             found[name] = check(measure, measure.suite.target)
-        console.print(findings_table(name, measure.device, found[name]))
+        console.print(answers_table(name, measure.device, found[name]))
     if output is not None:
         output.write_text(json.dumps(_as_json(measures, found), indent=1) + "\n")
-    failed = [name for name, findings in found.items() if not all(f.passed for f in findings)]
+    failed = [name for name, answers in found.items() if not _passed(answers)]
     if failed:
         console.print(Text(f"not ready: {', '.join(failed)}", style="bold red"))
         raise typer.Exit(1)
@@ -74,25 +70,31 @@ def _wanted(names: list[str], every: bool) -> list[str]:
     return names or list(OPS)
 
 
-def findings_table(name: str, device: str, findings: list[Finding]) -> Table:
+def _passed(answers: dict[str, Answer]) -> bool:
+    return all(answer.passed for answer in answers.values())
+
+
+def answers_table(name: str, device: str, answers: dict[str, Answer]) -> Table:
     """One row per question."""
     table = Table(title=f"{name} on {describe_device(device)}", title_justify="left")
     table.add_column("question", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("figures", overflow="fold")
-    for f in findings:
-        passed = Text("yes", style="green") if f.passed else Text("no", style="bold red")
-        table.add_row(f.question, passed, Text(f.figures))
+    for question, answer in answers.items():
+        passed = Text("yes", style="green") if answer.passed else Text("no", style="bold red")
+        table.add_row(question, passed, Text(answer.figures))
     return table
 
 
-def _as_json(measures: dict[str, Running], found: dict[str, list[Finding]]) -> dict[str, object]:
+def _as_json(
+    measures: dict[str, Running], found: dict[str, dict[str, Answer]]
+) -> dict[str, object]:
     return {
         name: {
             "device": describe_device(measures[name].device),
             "revision": revision(),
-            "passed": all(f.passed for f in findings),
-            "findings": [asdict(f) for f in findings],
+            "passed": _passed(answers),
+            "answers": {question: asdict(answer) for question, answer in answers.items()},
         }
-        for name, findings in found.items()
+        for name, answers in found.items()
     }

@@ -1,7 +1,7 @@
 """`python -m gossamer.kit.bare OP DEVICE FILE`: one call of an op in a process of its own.
 
-The child of `gossamer check-op`, which sets GOSSAMER_BACKENDS. Reads the arguments from FILE, writes
-the results beside it and prints the backend that was chosen.
+The child of `gossamer check-op`, which sets GOSSAMER_BACKENDS. Reads the arguments from FILE,
+writes the results beside it and prints the backend that was chosen.
 """
 
 import sys
@@ -12,7 +12,6 @@ import torch
 
 from gossamer.kit.measuring import suite_of
 from gossamer.ops import OPS
-from gossamer.ops.backends import PREFERENCE
 
 
 @torch.inference_mode()
@@ -24,13 +23,7 @@ def main(name: str, device: str, file: str) -> None:
     torch.save(tuple(results), path.with_suffix(".out"))
     unsuited = op.unsuited(device, args)
     chosen = op.select(device, unsuited=unsuited)
-    print(
-        next(
-            b
-            for b in PREFERENCE[device]
-            if op.why_not(b, device) is None and op.select(device, b) is chosen
-        )
-    )
+    print(next(b for b in op.available(device) if op.select(device, b) is chosen))
 
 
 if __name__ == "__main__":

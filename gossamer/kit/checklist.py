@@ -1,10 +1,10 @@
 """The checklist of an op: seven questions, each with a yes or no and the figures behind it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from gossamer.bench.target import Target
-from gossamer.kit.facts import Measure, Memory
+from gossamer.bench.target import USUAL, Target
+from gossamer.kit.facts import Measure, Memory, Parity
 from gossamer.kit.speed import mean_speedup, peer_names, worst
 
 # Scratch memory that nobody has to justify: workspaces, counters, partial results.
@@ -12,17 +12,17 @@ SMALL_BYTES, SMALL_SHARE = 1 << 20, 0.1
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One line of the checklist. figures: what was measured, in words."""
+class Answer:
+    """Yes or no, what was measured in words, and the numbers among it by name."""
 
-    question: str
     passed: bool
     figures: str
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
-def check(measure: Measure, target: Target) -> list[Finding]:
-    """All findings. A measurement that fails is a finding too."""
-    questions: dict[str, Callable[[], tuple[bool, str]]] = {
+def check(measure: Measure, target: Target = USUAL) -> dict[str, Answer]:
+    """The answer to every question. A measurement that fails is an answer too."""
+    questions: dict[str, Callable[[], Answer]] = {
         "right": lambda: _right(measure),
         "fast": lambda: _fast(measure, target),
         "good across sizes": lambda: _across_sizes(measure, target),
@@ -31,84 +31,90 @@ def check(measure: Measure, target: Target) -> list[Finding]:
         "profiled": lambda: _profiled(measure),
         "documented": lambda: _documented(measure),
     }
-    return [_answer(question, find) for question, find in questions.items()]
+    return {question: _answer(find) for question, find in questions.items()}
 
 
-def _answer(question: str, find: Callable[[], tuple[bool, str]]) -> Finding:
+def _answer(find: Callable[[], Answer]) -> Answer:
     try:
-        return Finding(question, *find())
+        return find()
     except Exception as error:  # whatever it is, it is the answer
-        return Finding(question, False, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Answer(False, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _right(measure: Measure) -> tuple[bool, str]:
+def _right(measure: Measure) -> Answer:
     """Every backend that runs here, and at least one beside the reference."""
     found = measure.parities()
     if all(p.backend == "reference" for p in found):
-        return False, "no backend but the reference runs here"
-    told = [
-        f"{p.backend}: {p.problem}" if p.problem
-        else f"{p.backend} off by {p.max_error:.2g} at most in {p.inputs} calls"
-        for p in found
-    ]  # fmt: skip
-    return not any(p.problem for p in found), "; ".join(told)
+        return Answer(False, "no backend but the reference runs here")
+    values = {f"{p.backend} {dtype}": error for p in found for dtype, error in p.errors.items()}
+    told = "\n".join(map(_parity, found))
+    return Answer(not any(p.problem for p in found), told, values)
 
 
-def _fast(measure: Measure, target: Target) -> tuple[bool, str]:
+def _parity(parity: Parity) -> str:
+    if parity.problem:
+        return f"{parity.backend}: {parity.problem}"
+    errors = ", ".join(f"{dtype} {error:.1e}" for dtype, error in parity.errors.items())
+    return f"{parity.backend}: largest error {errors} in {parity.inputs} calls"
+
+
+def _fast(measure: Measure, target: Target) -> Answer:
     """The geometric mean over all points of the suite, each with the default backend."""
     points = measure.points()
     if not points:
-        return False, "no point with a backend of ours and a peer"
+        return Answer(False, "no point with a backend of ours and a peer")
     mean = mean_speedup(points)
     told = f"{mean:.2f}x {peer_names(points)} in the mean of {len(points)}; asked {target.mean:g}x"
-    return mean >= target.mean, _with_reason(told, target)
+    if target.mean < USUAL.mean:
+        told += f", because {target.reason}"
+    return Answer(mean >= target.mean, told, {"mean": mean, "asked": target.mean})
 
 
-def _across_sizes(measure: Measure, target: Target) -> tuple[bool, str]:
+def _across_sizes(measure: Measure, target: Target) -> Answer:
     """The worst point of the suite."""
     points = measure.points()
     if not points:
-        return False, "no point with a backend of ours and a peer"
+        return Answer(False, "no point with a backend of ours and a peer")
     least = worst(points)
     slow = sum(p.speedup < target.worst for p in points)
     told = f"{least.speedup:.2f}x at worst ({least}); asked {target.worst:g}x"
+    if target.worst < USUAL.worst:
+        told += f", because {target.reason}"
     if slow:
         told += f"; {slow} of {len(points)} points are slower"
-    return not slow, _with_reason(told, target)
+    return Answer(not slow, told, {"worst": least.speedup, "asked": target.worst})
 
 
-def _with_reason(told: str, target: Target) -> str:
-    return f"{told}: {target.reason}" if target.reason else told
-
-
-def _memory(memory: Memory) -> tuple[bool, str]:
+def _memory(memory: Memory) -> Answer:
     """No more than the peer takes, or little beside the tensors themselves."""
     allowed = max(memory.peer, SMALL_BYTES, int(SMALL_SHARE * memory.tensors))
     told = (
         f"{_mb(memory.ours)} beyond arguments and results ({_mb(memory.tensors)}), "
         f"{memory.peer_name} {_mb(memory.peer)} ({memory.point})"
     )
-    return memory.ours <= allowed, told
+    values = {"bytes": memory.ours, "peer": memory.peer, "tensors": memory.tensors}
+    return Answer(memory.ours <= allowed, told, values)
 
 
 def _mb(count: int) -> str:
     return f"{count / 1e6:.3g} MB"
 
 
-def _fallback(measure: Measure) -> tuple[bool, str]:
+def _fallback(measure: Measure) -> Answer:
     found = measure.fallbacks()
     told = [f"only {f.backends}: {f.problem or f'same result from {f.used}'}" for f in found]
-    return bool(found) and not any(f.problem for f in found), "; ".join(told)
+    return Answer(bool(found) and not any(f.problem for f in found), "\n".join(told))
 
 
-def _profiled(measure: Measure) -> tuple[bool, str]:
+def _profiled(measure: Measure) -> Answer:
     found = measure.profile()
     if found is None:
-        return False, "the op is not in a profile of its own call"
+        return Answer(False, "the op is not in a profile of its own call")
     count = f"{found.kernels} kernels" if found.kernels != 1 else "1 kernel"
-    return True, f"{found.kernel}: {found.share:.0%} of {found.total_ms:.3g} ms in {count}"
+    told = f"{found.kernel}: {found.share:.0%} of {found.total_ms:.3g} ms in {count}"
+    return Answer(True, told, {"share": found.share, "total_ms": found.total_ms})
 
 
-def _documented(measure: Measure) -> tuple[bool, str]:
+def _documented(measure: Measure) -> Answer:
     missing = measure.undocumented()
-    return not missing, "; ".join(missing) or "docstring, page, README"
+    return Answer(not missing, "; ".join(missing) or "docstring, page, README")

@@ -1,6 +1,6 @@
 """What the checklist is decided on: facts about an op, and who finds them out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,11 +9,14 @@ from gossamer.kit.speed import Point
 
 @dataclass(frozen=True)
 class Parity:
-    """One backend beside the reference in higher precision; problem: "" where all is right."""
+    """One backend beside the reference in higher precision, on so many inputs.
+
+    errors: the largest one by dtype. problem: "" where all is right.
+    """
 
     backend: str
     inputs: int
-    max_error: float
+    errors: Mapping[str, float]
     problem: str = ""
 
 

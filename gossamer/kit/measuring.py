@@ -1,6 +1,5 @@
 """The facts about an op, found by running it: its suite, its specification, a profile."""
 
-import functools
 import math
 import os
 import subprocess
@@ -49,6 +48,7 @@ class Running:
         self.device = device
         self.quick = quick
         self.suite = suite_of(name)
+        self._points: list[Point] | None = None
 
     @torch.inference_mode()
     def parities(self) -> list[Parity]:
@@ -56,19 +56,19 @@ class Running:
         return [self._parity(b) for b in self.op.available(self.device)]
 
     def _parity(self, backend: str) -> Parity:
-        inputs, largest = 0, 0.0
+        inputs, errors = 0, dict[str, float]()
         try:
             for case, dtype in self._small_cases():
-                args = case.make_args(dtype, self.device)
+                args, name = case.make_args(dtype, self.device), dtype_name(dtype)
                 try:
                     error = self._error(case, args, backend)
                 except BackendUnavailableError:  # the kernel has limits
                     continue
-                inputs, largest = inputs + 1, max(largest, error)
+                inputs, errors[name] = inputs + 1, max(errors.get(name, 0.0), error)
             inputs += self._specified(backend)
         except (WrongResultError, AssertionError) as wrong:
-            return Parity(backend, inputs, largest, " ".join(str(wrong).split()))
-        return Parity(backend, inputs, largest, "" if inputs else "takes none of the inputs")
+            return Parity(backend, inputs, errors, " ".join(str(wrong).split()))
+        return Parity(backend, inputs, errors, "" if inputs else "takes none of the inputs")
 
     def _small_cases(self) -> Iterator[tuple[Case, torch.dtype]]:
         for case in self.suite.cases(self.device, True):
@@ -87,22 +87,26 @@ class Running:
         """Inputs of `SPEC` in tests/ops/test_<op>.py that a backend passed; 0 where it has none."""
         try:
             spec = getattr(load(f"tests.ops.test_{self.op.name}"), "SPEC", None)
+            grid: Any = load("tests.ops.spec")
         except ImportError:  # pytest is not a requirement of the package
             return 0
-        factor = load("tests.ops.spec").rounding_factor if spec else None  # type: ignore[union-attr]
+        if spec is None:
+            return 0
         count = 0
-        for dtype in FLOAT_DTYPES if spec else ():
+        for dtype in FLOAT_DTYPES:
             make = partial(_random, dtype=dtype, device=self.device)
+            factor = grid.rounding_factor(backend, dtype)
             for shape in spec.shapes():
                 for args in spec.inputs(shape, make):
-                    spec.check(self.op(*args, backend=backend), args, factor(backend, dtype))
+                    spec.check(self.op(*args, backend=backend), args, factor)
                     count += 1
         return count
 
-    @functools.cache  # noqa: B019
     def points(self) -> list[Point]:
         """Runs the suite, once."""
-        return points_of(self.suite.run(self.device, self.quick, lambda _: None))
+        if self._points is None:
+            self._points = points_of(self.suite.run(self.device, self.quick, lambda _: None))
+        return self._points
 
     def _largest(self) -> Case:
         """The largest case that has a peer."""

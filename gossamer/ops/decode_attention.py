@@ -53,9 +53,9 @@ def decode_attention(
 
     q: [sequences, q_len, heads, head_dim], q_len 1 to 8: the queries of the last q_len tokens of
     each sequence (or [sequences, heads, head_dim] for one). k_blocks, v_blocks: uint8 [num_blocks,
-    kv_heads, fmt.nbytes], in the formats k_fmt and v_fmt; heads is kv_heads times 1 to 16. page_table: int32 [sequences,
-    max_pages]; page p of a pool is its blocks p * page_size / 32 onwards. seq_lens: int32
-    [sequences], tokens with the queries' own.
+    kv_heads, fmt.nbytes], in the formats k_fmt and v_fmt; heads is kv_heads times 1 to 16.
+    page_table: int32 [sequences, max_pages]; page p of a pool is its blocks p * page_size / 32
+    onwards. seq_lens: int32 [sequences], tokens with the queries' own.
 
     The query at position i sees tokens 0 to i, with `sliding` only the last so many. Block c of 32
     tokens comes from `window` if c >= i // 32 - window.tokens / 32 or c < window.sink / 32, else

@@ -33,9 +33,10 @@ def kv_append(
 
     block_table: int32 [sequences, max_blocks], where block b of sequence i is block_table[i, b] of
     `blocks`. positions: int64 [sequences]; -1 skips the row, as a padded batch in a CUDA graph
-    needs. x (float32, float16 or bfloat16), blocks, fmt, weights and scores are as in `kv_pack`, but
-    for formats with scales per channel, which cannot be written one token at a time. Raises TypeError or ValueError, before anything is written; numbers
-    on a GPU are trusted as in `kv_pack`, and a table and positions on the CPU are checked there.
+    needs. x (float32, float16 or bfloat16), blocks, fmt, weights and scores are as in `kv_pack`,
+    but for formats with scales per channel, which cannot be written one token at a time.
+    Raises TypeError or ValueError, before anything is written; numbers on a GPU are trusted as in
+    `kv_pack`, and a table and positions on the CPU are checked there.
     """
     options = (fmt.keep, fmt.values, str(fmt.scales), weights, scores)
     check_head_dim("kv_append", x, fmt)

@@ -38,10 +38,11 @@ def masked_attention_rows(
 ) -> tuple[Tensor, Tensor]:
     """`masked_attention` with the mask as lists of keys: same q, k, v and results.
 
-    q, k, v (float32, float16 or bfloat16), bias, scale and softcap are as there. batch,
-    heads: 1, or those of q where the mask differs in them. row_offsets: int32 [batch * heads *
-    q_len + 1], where the keys of each query start, in the order of [batch, heads, q_len]. keys: int32, ascending in each list. Raises TypeError or ValueError; numbers on a GPU are not
-    looked at by the host.
+    q, k, v (float32, float16 or bfloat16), bias, scale and softcap are as there. batch, heads: 1,
+    or those of q where the mask differs in them. row_offsets: int32 [batch * heads * q_len + 1],
+    where the keys of each query start, in the order of [batch, heads, q_len]. keys: int32,
+    ascending in each list. Raises TypeError or ValueError; numbers on a GPU are not looked at by
+    the host.
     """
     result: tuple[Tensor, Tensor] = _op(
         q, k, v, row_offsets, keys, bias, batch, heads, scale, softcap, backend=backend

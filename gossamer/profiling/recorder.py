@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch._C._profiler import _ExperimentalConfig
@@ -36,8 +37,9 @@ class Recording:
     @property
     def allocations(self) -> list[int]:
         """Bytes that torch took from (or, negative, gave back to) the CPU's memory, in order."""
-        results = self.events.profiler.kineto_results  # type: ignore[union-attr]
-        found = [e for e in results.events() if e.name() == "[memory]"]
+        profiler: Any = self.events.profiler
+        events = profiler.kineto_results.events()
+        found = [e for e in events if e.name() == "[memory]"]
         on_cpu = [e for e in found if e.device_type().name == "CPU"]
         return [e.nbytes() for e in sorted(on_cpu, key=lambda e: e.start_ns())]
 

@@ -1,0 +1,338 @@
+"""`gossamer check-op`: says yes to a good op, and no to every way of being a bad one."""
+
+import json
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.all import SUITES
+from gossamer.bench import Measurement, Record, Timing
+from gossamer.bench.target import Target
+from gossamer.cli import check_op
+from gossamer.cli.main import app
+from gossamer.kit import checkout
+from gossamer.kit.checklist import check
+from gossamer.kit.documents import arguments, docstring_gaps, undocumented
+from gossamer.kit.facts import Fallback, Memory, Parity, Profiled
+from gossamer.kit.measuring import Running, best_device, suite_of
+from gossamer.kit.memory import peak_beyond
+from gossamer.kit.speed import Point, mean_speedup, points_of, summary
+from gossamer.ops import OPS
+
+runner = CliRunner()
+
+
+def point(speedup, **changes):
+    made = Point((4, 8), "float16", "", "cuda", "eager", ours_ms=1.0, peer_ms=speedup)
+    return replace(made, **changes)
+
+
+@dataclass
+class Given:
+    """A `Measure` that finds what it is given: by default, a good op."""
+
+    parity: list = field(default_factory=lambda: [Parity("cpu", 9, {"float32": 1e-7})])
+    speed: list = field(default_factory=lambda: [point(2.0), point(1.0)])
+    bytes: Memory = field(default_factory=lambda: Memory(0, 100, "eager", 300, "4x8 float16"))
+    fallback: list = field(default_factory=lambda: [Fallback("reference", "reference")])
+    profiled: Profiled | None = field(default_factory=lambda: Profiled("gossamer::x", 0.9, 1, 0.5))
+    missing: list = field(default_factory=list)
+    device: str = "cpu"
+    suite: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(target=Target()))
+
+    def parities(self):
+        return self.parity
+
+    def points(self):
+        return self.speed
+
+    def memory(self):
+        return self.bytes
+
+    def fallbacks(self):
+        return self.fallback
+
+    def profile(self):
+        return self.profiled
+
+    def undocumented(self):
+        return self.missing
+
+
+def failures(measure, target=Target()):  # noqa: B008
+    return {q: a.figures for q, a in check(measure, target).items() if not a.passed}
+
+
+def test_a_good_op_passes():
+    answers = check(Given())
+    assert all(a.passed for a in answers.values())
+    assert answers["right"].figures == "cpu: largest error float32 1.0e-07 in 9 calls"
+    assert answers["fast"].figures == "1.41x eager in the mean of 2; asked 1.2x"
+    assert answers["fast"].values == {"mean": pytest.approx(2**0.5), "asked": 1.2}
+    assert answers["good across sizes"].figures == "1.00x at worst (4x8 float16); asked 0.9x"
+    assert answers["profiled"].figures == "gossamer::x: 90% of 0.5 ms in 1 kernel"
+
+
+BAD = [
+    ("right", {"parity": [Parity("cpu", 1, {}, "off by 1")]}, "cpu: off by 1"),
+    ("right", {"parity": [Parity("reference", 9, {})]}, "no backend but the reference runs here"),
+    ("fast", {"speed": [point(1.19)]}, "1.19x eager in the mean of 1; asked 1.2x"),
+    ("fast", {"speed": []}, "no point with a backend of ours and a peer"),
+    ("good across sizes", {"speed": [point(9.0), point(0.89)]},
+     "0.89x at worst (4x8 float16); asked 0.9x; 1 of 2 points are slower"),
+    ("memory sane", {"bytes": Memory(2 << 20, 1 << 20, "eager", 300, "here")},
+     "2.1 MB beyond arguments and results (0.0003 MB), eager 1.05 MB (here)"),
+    ("fallback works", {"fallback": [Fallback("reference", "", "KeyError")]}, "only reference: KeyError"),
+    ("fallback works", {"fallback": []}, ""),
+    ("profiled", {"profiled": None}, "the op is not in a profile of its own call"),
+    ("documented", {"missing": ["no docstring", "no page"]}, "no docstring; no page"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "bad", "figures"), BAD)
+def test_a_bad_op_fails(question, bad, figures):
+    assert failures(Given(**bad)).get(question) == figures
+    assert question == "fast" or set(failures(Given(**bad))) == {question}
+
+
+@pytest.mark.parametrize(
+    ("memory", "passes"),
+    [
+        (Memory(5 << 20, 6 << 20, "eager", 0, ""), True),  # less than eager
+        (Memory(1 << 20, 0, "eager", 0, ""), True),  # a workspace
+        (Memory(9 << 20, 0, "eager", 100 << 20, ""), True),  # small beside the tensors
+        (Memory(11 << 20, 0, "eager", 100 << 20, ""), False),
+    ],
+)
+def test_how_much_memory_is_sane(memory, passes):
+    assert check(Given(bytes=memory))["memory sane"].passed == passes
+
+
+def test_a_measurement_that_fails_is_an_answer():
+    measure = Given()
+    measure.memory = lambda: 1 // 0
+    assert failures(measure) == {
+        "memory sane": "ZeroDivisionError: integer division or modulo by zero"
+    }
+
+
+def test_another_target_is_told_with_its_reason():
+    answers = check(Given(speed=[point(1.0)]), Target(1.0, reason="the product is the vendor's"))
+    assert answers["fast"].passed
+    assert answers["fast"].figures.endswith("asked 1x, because the product is the vendor's")
+    assert "because" not in answers["good across sizes"].figures
+    assert failures(Given(speed=[point(1.3)]), Target(2.0)).keys() == {"fast"}
+
+
+@pytest.mark.parametrize("low", [{"mean": 1.1}, {"worst": 0.5}])
+def test_a_lower_target_needs_a_reason(low):
+    with pytest.raises(ValueError, match="must have a reason"):
+        Target(**low)
+
+
+def record(backend, ms, variant="", shape=(4,)):
+    measured = Measurement(Timing(ms, ms, ms, ms, 1), 0.0, 0.0)
+    return Record.of(
+        measured, op="silu_mul", backend=backend, shape=shape, dtype=torch.float16,
+        variant=variant, bytes=1, flops=1, ceiling_gbps=1.0, device="cpu",
+    )  # fmt: skip
+
+
+def test_the_default_backend_counts_beside_eager():
+    """Not the fastest of ours, and not the fastest of the others."""
+    records = [
+        record("eager", 4.0),
+        record("clever", 1.0),
+        record("triton", 1.0),
+        record("cuda", 2.0),
+    ]
+    (found,) = points_of(records)
+    assert (found.backend, found.peer, found.speedup) == ("cuda", "eager", 2.0)
+    (found,) = points_of(records[:3])
+    assert found.backend == "triton"
+
+
+def test_without_eager_the_fastest_peer_of_the_shape_counts():
+    records = [
+        record("slow", 4.0, "dense"),
+        record("sdpa", 2.0, "dense"),
+        record("cpu", 1.0, "sparse"),
+    ]
+    (found,) = points_of(records)
+    assert (found.peer, found.speedup) == ("sdpa", 2.0)
+    assert points_of([record("cpu", 1.0)]) == []
+
+
+def test_the_mean_is_geometric():
+    points = [point(4.0), point(0.25)]
+    assert mean_speedup(points) == pytest.approx(1.0)
+    told = "1.00x as fast as eager in the geometric mean of 2 points, 0.25x at worst (4x8 float16)"
+    assert summary(points) == told
+    assert summary([]) == "no peer measured"
+
+
+# ---- what really happens, on the CPU ---------------------------------------------
+
+
+def test_suites_of_all_ops():
+    for name in OPS:
+        assert suite_of(name).op == name
+    assert best_device("linear") == "cpu"
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_memory_and_profile_of_every_op(name):
+    running = Running(name, "cpu", quick=True)
+    memory = running.memory()
+    assert check(Given(bytes=memory))["memory sane"].passed, memory
+    found = running.profile()
+    assert found.kernel == f"gossamer::{name}"
+    assert 0 < found.share <= 1
+
+
+def test_a_right_op():
+    found = {p.backend: p for p in Running("silu_mul", "cpu", quick=True).parities()}
+    assert {"reference", "cpu"} <= set(found)
+    assert found["cpu"].problem == ""
+    assert set(found["cpu"].errors) == {"float32", "float16", "bfloat16"}
+    assert found["cpu"].inputs > 20  # its suite and its specification
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: -OPS["silu_mul"].reference(x),
+        lambda x: OPS["silu_mul"].reference(x) * (1 + 1e-2),
+        # Right for the suite's even widths, wrong for those of the specification.
+        lambda x: OPS["silu_mul"].reference(x) + (x.shape[-1] < 100),
+    ],
+)
+def test_a_broken_backend_is_not_right(monkeypatch, wrong):
+    monkeypatch.setitem(OPS["silu_mul"]._runnable["cpu"], "cpu", wrong)
+    running = Running("silu_mul", "cpu", quick=True)
+    found = {p.backend: p.problem for p in running.parities()}
+    assert found["reference"] == ""
+    assert found["cpu"]
+    answer = check(Given(parity=running.parities()))["right"]
+    assert not answer.passed
+
+
+def test_an_op_that_is_not_in_its_profile(monkeypatch):
+    monkeypatch.setitem(OPS["silu_mul"]._runnable["cpu"], "cpu", OPS["silu_mul"].reference)
+    assert Running("silu_mul", "cpu", quick=True).profile() is None
+
+
+def test_a_suite_runs_once():
+    running = Running("masked_attention", "cpu", quick=True)
+    assert running.points() is running.points()
+    assert {p.peer for p in running.points()} == {"eager"}
+
+
+def test_a_process_without_native_libraries_gives_the_same():
+    (found,) = Running("fused_residual_rmsnorm", "cpu", quick=True).fallbacks()
+    assert found == Fallback("reference", "reference")
+
+
+def test_peak_memory():
+    x = torch.randn(1000, 500)  # 2 MB
+    calls = {  # and what they take at the same time beyond their results
+        lambda: x + 1: 0,
+        lambda: (x + 1) * 2: 2e6,
+        lambda: torch.sum((x + 1).exp() * (x + 2).exp()): 6e6,
+        lambda: x.add_(1): 0,
+    }
+    for call, beyond in calls.items():
+        assert peak_beyond(call, "cpu") == pytest.approx(beyond, abs=100)  # numbers are tensors too
+
+
+DOCSTRING = "Does it. x, y: [n], float32. Returns [n]. Raises ValueError."
+
+
+def test_docstrings_tell_everything():
+    assert docstring_gaps(DOCSTRING, ["x", "y"]) == []
+    assert docstring_gaps("", ["x"]) == ["no docstring"]
+    assert docstring_gaps(DOCSTRING, ["x", "eps"]) == ["docstring without eps"]
+    for word, gap in {
+        "Raises": "errors (Raises)",
+        "Returns": "the result",
+        "float32": "dtypes",
+    }.items():
+        assert docstring_gaps(DOCSTRING.replace(word, ""), ["x"]) == [f"docstring without {gap}"]
+    assert arguments("f(x: Tensor, n: int = 3, *, backend: str | None = None) -> Tensor") == [
+        "x",
+        "n",
+    ]
+
+
+def test_an_op_without_docs(tmp_path):
+    (tmp_path / "README.md").write_text("| op | meaning |\n| `silu_mul_other(x)` | other |\n")
+    missing = ["no docs/ops/silu_mul.md", "not in the README's table of operators"]
+    assert undocumented("silu_mul", tmp_path) == missing
+    (tmp_path / "docs/ops").mkdir(parents=True)
+    (tmp_path / "docs/ops/silu_mul.md").write_text("# silu_mul\n")
+    (tmp_path / "README.md").write_text("| `silu_mul(x)` | gated |\n")
+    stale = "docs/ops/silu_mul.md is stale: python -m gossamer.kit.pages --write"
+    assert undocumented("silu_mul", tmp_path) == [stale]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_is_documented(name):
+    assert undocumented(name, checkout.this_checkout()) == []
+
+
+# ---- the command -------------------------------------------------------------------
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What the command measures, by op."""
+    found = {name: Given() for name in OPS}
+    monkeypatch.setattr(check_op, "Running", lambda name, device, quick: found[name])
+    return found
+
+
+def test_the_command(given, tmp_path):
+    result = runner.invoke(app, ["check-op", "rope", "--json", str(tmp_path / "x.json")])
+    assert result.exit_code == 0, result.output
+    assert "ready: rope" in result.output
+    assert "1.41x eager in the mean of 2; asked 1.2x" in result.output
+    written = json.loads((tmp_path / "x.json").read_text())["rope"]
+    assert written["passed"] is True
+    assert written["answers"]["fast"]["values"]["asked"] == 1.2
+
+
+def test_the_command_fails_if_one_op_does(given):
+    given["linear"].speed = [point(0.5)]
+    result = runner.invoke(app, ["check-op", "--all"])
+    assert result.exit_code == 1
+    assert "not ready: linear" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "there is no op 'nothing'; must be one of"),
+        ([], "give names of ops, or --all"),
+        (["rope", "--all"], "give names of ops, or --all"),
+        (["rope", "--device", "tpu"], "--device is 'tpu'; must be cpu, cuda or auto"),
+    ],
+)
+def test_bad_arguments(words, message):
+    result = runner.invoke(app, ["check-op", *words])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_an_installed_wheel_cannot_be_checked(monkeypatch, tmp_path):
+    monkeypatch.setattr(checkout.gossamer, "__file__", str(tmp_path / "site/gossamer/__init__.py"))
+    result = runner.invoke(app, ["check-op", "rope"])
+    assert result.exit_code == 2
+    assert "is not a checkout of Gossamer (no CMakeLists.txt)" in " ".join(result.output.split())
+
+
+def test_the_suites_that_ship_name_reasons():
+    for suite in SUITES:
+        assert suite.target.mean >= 1.2 or suite.target.reason
