@@ -57,6 +57,7 @@ report: $(VENV)/installed ## rewrite the tables and the figure in README and doc
 	$(PIP) install "matplotlib>=3.9"
 	$(BIN)/python -m benchmarks.plot_decode
 	$(BIN)/python -m benchmarks.report --write
+	$(BIN)/python -m gossamer.kit.pages --write
 
 gpu-check: ## on a GPU machine: tests and benchmarks; GOSSAMER_RESULTS=folder for the results
 	PYTHON=$(PYTHON) scripts/gpu_check.sh

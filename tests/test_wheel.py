@@ -35,6 +35,7 @@ def test_serves_every_python(wheel):
 def test_holds_package_libraries_and_types(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"gossamer/__init__.py", "gossamer/_C.so", "gossamer/py.typed"} <= names
+    assert "gossamer/kit/templates/op.py.tmpl" in names
     assert ("gossamer/_C_cuda.so" in names) == (native.cuda.path is not None)
     assert not [n for n in names if n.startswith(("tests/", "benchmarks/", "csrc/"))]
 

@@ -29,18 +29,25 @@ class BackendUnavailableError(RuntimeError):
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes")
 
 
-# The backends that may be used, for the life of the process; by default all. Also gossamer.native
-# reads it, because a library that is loaded takes part.
-WANTED = os.environ.get("GOSSAMER_BACKENDS") or ",".join(BACKENDS)
-if not set(WANTED.split(",")) <= set(BACKENDS):
-    raise ValueError(
-        f"GOSSAMER_BACKENDS is {WANTED!r}; must be some of {','.join(BACKENDS)}, with commas"
-    )
+def parse_names(text: str | None) -> tuple[str, ...]:
+    """The backends of GOSSAMER_BACKENDS, names with commas between them; all where it is empty.
+
+    Raises ValueError for an unknown name.
+    """
+    names = tuple(text.split(",")) if text else BACKENDS
+    if not set(names) <= set(BACKENDS):
+        raise ValueError(f"GOSSAMER_BACKENDS is {text!r}; must be some of {','.join(BACKENDS)}")
+    return names
+
+
+# What may be used, for the life of the process. gossamer.native reads it as well, because a library
+# takes part once it is loaded.
+_ALLOWED = parse_names(os.environ.get("GOSSAMER_BACKENDS"))
 
 
 def _why_not_triton(device: str) -> str | None:
-    if "triton" not in WANTED.split(","):
-        return f"left out by GOSSAMER_BACKENDS={WANTED}"
+    if "triton" not in _ALLOWED:
+        return f"left out by GOSSAMER_BACKENDS={','.join(_ALLOWED)}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device == "cpu" and not TRITON_INTERPRETED:

@@ -85,7 +85,7 @@ BAD = [
      "0.89x at worst (4x8 float16); asked 0.9x; 1 of 2 points are slower"),
     ("memory sane", {"bytes": Memory(2 << 20, 1 << 20, "eager", 300, "here")},
      "2.1 MB beyond arguments and results (0.0003 MB), eager 1.05 MB (here)"),
-    ("fallback works", {"fallback": [Fallback("reference", "", "KeyError")]}, "only reference: KeyError"),
+    ("fallback works", {"fallback": [Fallback("cpu", "", "KeyError")]}, "only cpu: KeyError"),
     ("fallback works", {"fallback": []}, ""),
     ("profiled", {"profiled": None}, "the op is not in a profile of its own call"),
     ("documented", {"missing": ["no docstring", "no page"]}, "no docstring; no page"),

@@ -128,3 +128,13 @@ def test_a_library_older_than_the_op_means_a_slower_backend(make_op):
     assert torch.equal(doubled(X), X * 2)
     with pytest.raises(BackendUnavailableError, match=r"_C\.so has no test_old_library; build it"):
         doubled(X, backend="cpu")
+
+
+def test_a_process_may_leave_backends_out():
+    """That it does is part of tests/kit/test_checklist.py."""
+    assert backends.parse_names(None) == backends.parse_names("") == backends.BACKENDS
+    assert backends.parse_names("reference,triton") == ("reference", "triton")
+    with pytest.raises(
+        ValueError, match="GOSSAMER_BACKENDS is 'cpu,gpu'; must be some of reference"
+    ):
+        backends.parse_names("cpu,gpu")
