@@ -10,6 +10,7 @@ from torch import Tensor
 from benchmarks.decode_cache import Args, DecodeCase
 from benchmarks.decode_peers import peers, token_slots
 from benchmarks.decode_shapes import cpu_cases, cuda_cases, small
+from benchmarks.graphs import captured
 from gossamer.bench.suite import Case, Suite, main
 from gossamer.bench.target import Target
 from gossamer.ops import kv_unpack
@@ -49,20 +50,6 @@ def _rows(a: Args, sequence: int, length: int) -> tuple[Tensor, Tensor]:
             rows = torch.cat([rows, kv_unpack(window, recent, dense, torch.float32).double()])
         sides.append(rows)
     return sides[0], sides[1]
-
-
-def captured(call: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-    """`call(*args)` as a CUDA graph; each replay returns the same tensors."""
-    call(*args)  # whatever is set up by a first call
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = call(*args)
-
-    def replay() -> Any:
-        graph.replay()
-        return result
-
-    return replay
 
 
 def _out_only(call: Callable[..., Any]) -> Callable[..., Tensor]:

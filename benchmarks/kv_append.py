@@ -1,12 +1,13 @@
 """kv_append, one row for each of many sequences: called directly and replayed in a CUDA graph."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.graphs import captured
 from benchmarks.kv_shapes import KVCase
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 from gossamer.ops import OPS
@@ -31,20 +32,6 @@ def _bytes(x: Tensor, blocks: Tensor, table: Tensor, positions: Tensor, *_: Any)
     return tensor_bytes(x, positions) + 4 * x.shape[0] + stored
 
 
-def in_graph(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, captured in a CUDA graph at the first call with each x and replayed after that."""
-    graphs: dict[int, torch.cuda.CUDAGraph] = {}
-
-    def replay(x: Tensor, *rest: Any) -> None:
-        if x.data_ptr() not in graphs:
-            graph = graphs[x.data_ptr()] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call(x, *rest)
-        graphs[x.data_ptr()].replay()
-
-    return replay
-
-
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     sequences = 4 if quick else 256
     for case in (
@@ -60,7 +47,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
                 bytes=_bytes,
                 flops=0,
                 variant=case.variant + (" in a CUDA graph" if graph else ""),
-                wrap=in_graph if graph else lambda call: call,
+                prepare=captured if graph else partial,
             )
 
 

@@ -37,7 +37,7 @@ def docstring_gaps(docstring: str, names: Sequence[str], mutates: bool = False) 
     gaps = [f"docstring without {', '.join(silent)}"] if silent else []
     told = dict(TOLD)
     if not mutates:
-        told["the result"] = r"\bReturns\b|^Rows\b|\bresults\b"
+        told["the result"] = r"\bReturns\b|^Rows\b|\bresults?\b"
     return gaps + [
         f"docstring without {what}"
         for what, pattern in told.items()

@@ -8,7 +8,8 @@ import torch
 
 from tests.kit.copies import ROOT, copy_checkout, run
 
-PAGE = (ROOT / "docs/custom-kernels.md").read_text()
+GUIDE = ROOT / "docs/custom-kernels.md"
+PAGE = GUIDE.read_text() if GUIDE.exists() else ""  # `make gpu-check` runs tests without docs
 SNIPPET = re.compile(
     r"(?:^<!-- needs: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )

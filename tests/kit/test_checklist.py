@@ -336,3 +336,10 @@ def test_an_installed_wheel_cannot_be_checked(monkeypatch, tmp_path):
 def test_the_suites_that_ship_name_reasons():
     for suite in SUITES:
         assert suite.target.mean >= 1.2 or suite.target.reason
+
+
+@pytest.mark.gpu
+def test_peak_memory_on_the_gpu():
+    x = torch.randn(1 << 20, device="cuda")
+    assert peak_beyond(lambda: x + 1, "cuda") == 0
+    assert peak_beyond(lambda: (x + 1) * 2, "cuda") == 4 << 20
