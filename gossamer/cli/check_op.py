@@ -26,6 +26,10 @@ def check_op(
     ] = "auto",
     every: Annotated[bool, typer.Option("--all", help="all ops")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="speeds from result files there, where it has them"),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="the answers as JSON, too")
     ] = None,
@@ -43,7 +47,12 @@ def check_op(
             raise ValueError("--device is cuda; no CUDA GPU is visible")
         this_checkout()
         places = {name: best_device(name) if device == "auto" else device for name in wanted}
-        measures = {name: Running(name, where, quick=quick) for name, where in places.items()}
+        if results is not None and not results.is_dir():
+            raise ValueError(f"--results is {results}; must be a folder")
+        measures = {
+            name: Running(name, where, quick=quick, results=results)
+            for name, where in places.items()
+        }
     console = Console()
     if not console.is_terminal:  # a log has room for whole rows
         console = Console(width=160)
@@ -52,6 +61,8 @@ def check_op(
         with console.status(name):
             found[name] = check(measure, measure.suite.target)
         console.print(answers_table(name, measure.device, found[name]))
+        if measure.source:
+            console.print(Text(f"speed: {measure.source}", style="dim"))
     if output is not None:
         output.write_text(json.dumps(_as_json(measures, found), indent=1) + "\n")
     failed = [name for name, answers in found.items() if not _passed(answers)]
@@ -93,6 +104,7 @@ def _as_json(
         name: {
             "device": describe_device(measures[name].device),
             "revision": revision(),
+            "speed": measures[name].source,
             "passed": _passed(answers),
             "answers": {question: asdict(answer) for question, answer in answers.items()},
         }

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from gossamer.bench.measure import WrongResultError, argument_bytes, check_results
+from gossamer.bench.record import device_folder, read_records
 from gossamer.bench.suite import Case, PeerUnavailableError, Suite
 from gossamer.kit.checkout import load, this_checkout
 from gossamer.kit.documents import undocumented
 from gossamer.kit.facts import Fallback, Memory, Parity, Profiled
 from gossamer.kit.memory import peak_beyond
-from gossamer.kit.speed import Point, points_of
+from gossamer.kit.speed import Point, points_of, recorded
 from gossamer.ops import OPS, BackendUnavailableError
 from gossamer.ops.checks import FLOAT_DTYPES, dtype_name
 from gossamer.profiling import Recorder
@@ -41,14 +42,29 @@ def best_device(name: str) -> str:
 
 
 class Running:
-    """A `Measure` that runs the op; quick: small sizes, few repetitions."""
+    """A `Measure` that runs the op; quick: small sizes, few repetitions.
 
-    def __init__(self, name: str, device: str, *, quick: bool = False) -> None:
+    results: a folder of result files, whose speeds are taken for those ops that they have; `source`
+    is then the file and the revision that was measured.
+    """
+
+    def __init__(
+        self, name: str, device: str, *, quick: bool = False, results: Path | None = None
+    ) -> None:
         self.op = OPS[name]
         self.device = device
         self.quick = quick
         self.suite = suite_of(name)
+        self.source = ""
         self._points: list[Point] | None = None
+        if results is not None:
+            self._take(results / device_folder(device) / f"{name}.jsonl")
+
+    def _take(self, path: Path) -> None:
+        if points := recorded(path):
+            revisions = sorted({r.revision for r in read_records(path)})
+            self.source = f"{path}, revision {', '.join(revisions)}"
+            self._points = points
 
     @torch.inference_mode()
     def parities(self) -> list[Parity]:
@@ -103,7 +119,7 @@ class Running:
         return count
 
     def points(self) -> list[Point]:
-        """Runs the suite, once."""
+        """Those of the result file, else of a run of the suite, which happens once."""
         if self._points is None:
             self._points = points_of(self.suite.run(self.device, self.quick, lambda _: None))
         return self._points

@@ -16,7 +16,7 @@ import typer
 import gossamer.ops
 from gossamer.bench.record import read_records
 from gossamer.kit.checkout import this_checkout
-from gossamer.kit.speed import points_of, summary
+from gossamer.kit.speed import recorded, summary
 from gossamer.ops import OPS
 
 FOLDER = Path("docs/ops")
@@ -156,9 +156,7 @@ def _speeds(name: str, root: Path) -> list[str]:
     for path in sorted((root / "benchmarks/results").glob(f"*/{name}.jsonl")):
         records = read_records(path)
         link = f"[all points](../../{path.relative_to(root)})"
-        # Of masked attention every line is one of many candidates at a point.
-        several = any("candidate=" in r.variant for r in records)
-        told = "one of several kernels is chosen" if several else summary(points_of(records))
+        told = summary(recorded(path))
         lines.append(f"{records[0].device}: {told} ({link})")
     return lines
 

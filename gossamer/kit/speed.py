@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gossamer.bench.peers import Peers
-from gossamer.bench.record import Record
+from gossamer.bench.record import Record, read_records
 from gossamer.ops import BACKENDS
 from gossamer.ops.backends import PREFERENCE
 
@@ -57,6 +58,16 @@ def points_of(records: Sequence[Record]) -> list[Point]:
     return found
 
 
+def recorded(path: Path) -> list[Point]:
+    """The points of a file of results; [] where there is no file, or it has no peers.
+
+    Of masked attention every record is one of many candidates at a point, which is no speed of the
+    op. Raises ValueError for a file that is broken.
+    """
+    records = read_records(path) if path.is_file() else []
+    return [] if any("candidate=" in r.variant for r in records) else points_of(records)
+
+
 def mean_speedup(points: Iterable[Point]) -> float:
     """The geometric mean: twice as fast here and half as fast there is 1."""
     logarithms = [math.log(p.speedup) for p in points]
@@ -76,7 +87,7 @@ def peer_names(points: Iterable[Point]) -> str:
 def summary(points: Sequence[Point]) -> str:
     """One line: mean, worst, what with."""
     if not points:
-        return "no peer measured"
+        return "measured, but not as one speed beside a peer"
     least = worst(points)
     mean = mean_speedup(points)
     count = f"{len(points)} points" if len(points) > 1 else "one point"

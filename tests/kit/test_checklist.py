@@ -9,7 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.all import SUITES
-from gossamer.bench import Measurement, Record, Timing
+from gossamer.bench import Measurement, Record, Timing, write_records
+from gossamer.bench.record import device_folder
 from gossamer.bench.target import Target
 from gossamer.cli import check_op
 from gossamer.cli.main import app
@@ -19,7 +20,7 @@ from gossamer.kit.documents import arguments, docstring_gaps, undocumented
 from gossamer.kit.facts import Fallback, Memory, Parity, Profiled
 from gossamer.kit.measuring import Running, best_device, suite_of
 from gossamer.kit.memory import peak_beyond
-from gossamer.kit.speed import Point, mean_speedup, points_of, summary
+from gossamer.kit.speed import Point, mean_speedup, points_of, recorded, summary
 from gossamer.ops import OPS
 
 runner = CliRunner()
@@ -41,6 +42,7 @@ class Given:
     profiled: Profiled | None = field(default_factory=lambda: Profiled("gossamer::x", 0.9, 1, 0.5))
     missing: list = field(default_factory=list)
     device: str = "cpu"
+    source: str = ""
     suite: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(target=Target()))
 
     def parities(self):
@@ -171,7 +173,7 @@ def test_the_mean_is_geometric():
     assert mean_speedup(points) == pytest.approx(1.0)
     told = "1.00x as fast as eager in the geometric mean of 2 points, 0.25x at worst (4x8 float16)"
     assert summary(points) == told
-    assert summary([]) == "no peer measured"
+    assert summary([]) == "measured, but not as one speed beside a peer"
 
 
 # ---- what really happens, on the CPU ---------------------------------------------
@@ -225,15 +227,22 @@ def test_an_op_that_is_not_in_its_profile(monkeypatch):
     assert Running("silu_mul", "cpu", quick=True).profile() is None
 
 
+def test_speeds_of_result_files(tmp_path):
+    path = tmp_path / device_folder("cpu") / "silu_mul.jsonl"
+    records = [record("eager", 4.0), record("cpu", 2.0)]
+    write_records(records, path)
+    running = Running("silu_mul", "cpu", results=tmp_path)
+    assert [p.speedup for p in running.points()] == [2.0]
+    assert running.source == f"{path}, revision {records[0].revision}"
+    assert Running("rope", "cpu", results=tmp_path).source == ""
+    write_records([replace(r, variant="candidate=x") for r in records], path)
+    assert recorded(path) == []
+
+
 def test_a_suite_runs_once():
     running = Running("masked_attention", "cpu", quick=True)
     assert running.points() is running.points()
     assert {p.peer for p in running.points()} == {"eager"}
-
-
-def test_a_process_without_native_libraries_gives_the_same():
-    (found,) = Running("fused_residual_rmsnorm", "cpu", quick=True).fallbacks()
-    assert found == Fallback("reference", "reference")
 
 
 def test_peak_memory():
@@ -290,7 +299,7 @@ def test_every_op_is_documented(name):
 def given(monkeypatch):
     """What the command measures, by op."""
     found = {name: Given() for name in OPS}
-    monkeypatch.setattr(check_op, "Running", lambda name, device, quick: found[name])
+    monkeypatch.setattr(check_op, "Running", lambda name, device, **_: found[name])
     return found
 
 
@@ -317,6 +326,7 @@ def test_the_command_fails_if_one_op_does(given):
         (["nothing"], "there is no op 'nothing'; must be one of"),
         ([], "give names of ops, or --all"),
         (["rope", "--all"], "give names of ops, or --all"),
+        (["rope", "--results", "nowhere"], "--results is nowhere; must be a folder"),
         (["rope", "--device", "tpu"], "--device is 'tpu'; must be cpu, cuda or auto"),
     ],
 )

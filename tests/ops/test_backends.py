@@ -131,7 +131,7 @@ def test_a_library_older_than_the_op_means_a_slower_backend(make_op):
 
 
 def test_a_process_may_leave_backends_out():
-    """That it does is part of tests/kit/test_checklist.py."""
+    """That it does is part of tests/docs/test_custom_kernels.py."""
     assert backends.parse_names(None) == backends.parse_names("") == backends.BACKENDS
     assert backends.parse_names("reference,triton") == ("reference", "triton")
     with pytest.raises(
