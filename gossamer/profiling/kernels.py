@@ -7,7 +7,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-NOT_WORK = ("[memory]",)  # allocations are events too
+# Allocations are events too, and what the profiler itself does on the GPU.
+NOT_WORK = ("[memory]", "Activity Buffer Request", "Activity Buffer Flush", "Command Buffer Full")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,10 @@ def kernel_times(averages: Iterable[Any]) -> list[KernelTime]:
 
     averages: of torch's `key_averages()`.
     """
-    events = [e for e in averages if e.key not in NOT_WORK]
+    # A range that a program names is there beside the kernels in it.
+    events = [
+        e for e in averages if e.key not in NOT_WORK and not getattr(e, "is_user_annotation", False)
+    ]
     device = [e for e in events if e.device_type.name != "CPU" and e.self_device_time_total]
     times = [
         (e.key, e.count, (e.self_device_time_total if device else e.self_cpu_time_total) / 1e3)

@@ -313,6 +313,16 @@ def test_the_command(given, tmp_path):
     assert written["answers"]["fast"]["values"]["asked"] == 1.2
 
 
+def test_the_command_fails_for_a_broken_op(given, monkeypatch):
+    broken = lambda x: OPS["silu_mul"].reference(x) * 1.01  # noqa: E731
+    monkeypatch.setitem(OPS["silu_mul"]._runnable["cpu"], "cpu", broken)
+    given["silu_mul"].parity = Running("silu_mul", "cpu", quick=True).parities()
+    result = runner.invoke(app, ["check-op", "silu_mul"])
+    assert result.exit_code == 1
+    assert "cpu: relative error is 0.01; must be at most" in result.output
+    assert "not ready: silu_mul" in result.output
+
+
 def test_the_command_fails_if_one_op_does(given):
     given["linear"].speed = [point(0.5)]
     result = runner.invoke(app, ["check-op", "--all"])

@@ -1,6 +1,7 @@
 """`gossamer.profile()` and `gossamer profile`: files that open, figures that are right."""
 
 import json
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import gossamer
 from gossamer.cli.main import app
 from gossamer.profiling import Recorder, kernel_times, kernels_table
 from gossamer.profiling.command import PythonCommand, parse
+from gossamer.profiling.run import run
 
 runner = CliRunner()
 X, BIAS = torch.randn(64, 256), torch.randn(256)
@@ -95,6 +97,7 @@ def event(key, count, cpu, device, kind=DeviceType.CPU):
         self_cpu_time_total=cpu,
         self_device_time_total=device,
         device_type=kind,
+        is_user_annotation=key.startswith("##"),
     )
 
 
@@ -104,6 +107,8 @@ def test_kernels_of_the_gpu_come_before_ops_of_the_cpu():
         event("aten::mul", 4, 500, 3000),
         event("slow_kernel", 2, 0, 3000, DeviceType.CUDA),
         event("fast_kernel", 2, 0, 1000, DeviceType.CUDA),
+        event("Activity Buffer Request", 1, 0, 9000, DeviceType.CUDA),
+        event("## a range ##", 1, 0, 4000, DeviceType.CUDA),
         event("[memory]", 9, 0, 0),
     ]
     found = kernel_times(averages)
@@ -111,7 +116,7 @@ def test_kernels_of_the_gpu_come_before_ops_of_the_cpu():
         ("slow_kernel", 2, 3.0, 0.75),
         ("fast_kernel", 2, 1.0, 0.25),
     ]
-    assert [k.name for k in kernel_times([averages[0], averages[3]])] == ["aten::mul"]
+    assert [k.name for k in kernel_times([averages[0], averages[-1]])] == ["aten::mul"]
     assert kernel_times([]) == []
 
 
@@ -164,6 +169,20 @@ def test_what_is_no_python_command(words, message):
     result = runner.invoke(app, ["profile", "--", *words])
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_modules_scripts_and_code_run_as_main(tmp_path, monkeypatch, capsys):
+    """As the interpreter runs them; nothing is left of their arguments and paths."""
+    text = "import sys\nprint(__name__, sys.argv[1:])\n"
+    (tmp_path / "a_module.py").write_text(text)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr("sys.argv", ["x"])
+    script = str(tmp_path / "a_module.py")
+    for kind, target in (("module", "a_module"), ("script", script), ("code", text)):
+        run(PythonCommand(kind, target, ("1", kind)))
+        assert capsys.readouterr().out == f"__main__ ['1', '{kind}']\n"
+    with pytest.raises(SystemExit, match="3"):
+        run(PythonCommand("code", "import sys; sys.exit(3)"))
 
 
 PROGRAM = """
