@@ -68,7 +68,7 @@ class Running:
 
     @torch.inference_mode()
     def parities(self) -> list[Parity]:
-        """On the small cases of the suite, and on the odd shapes of its tests' specification."""
+        """On the suite's small cases, the op's examples, and its specification's odd shapes."""
         return [self._parity(b) for b in self.op.available(self.device)]
 
     def _parity(self, backend: str) -> Parity:
@@ -81,7 +81,7 @@ class Running:
                 except BackendUnavailableError:  # the kernel has limits
                     continue
                 inputs, errors[name] = inputs + 1, max(errors.get(name, 0.0), error)
-            inputs += self._specified(backend)
+            inputs += self._examples(backend) + self._specified(backend)
         except (WrongResultError, AssertionError) as wrong:
             return Parity(backend, inputs, errors, " ".join(str(wrong).split()))
         return Parity(backend, inputs, errors, "" if inputs else "takes none of the inputs")
@@ -98,6 +98,23 @@ class Running:
 
     def _call(self, case: Case, args: tuple[Any, ...], backend: str | None = None) -> Any:
         return self.suite.call(case.wrap(partial(self.op, backend=backend)), *args)
+
+    def _examples(self, backend: str) -> int:
+        """The op's own examples, beside the reference, as in `gossamer doctor`.
+
+        A suite of an op that writes in place has inputs that repeated calls leave as they are.
+        """
+        count = 0
+        for dtype in FLOAT_DTYPES:
+            args = self.op.example(partial(_random, dtype=dtype, device=self.device))
+            if backend in self.op.unsuited(self.device, args):
+                continue
+            want = self.op.outputs(*args, backend="reference")
+            limit = None if self.op.tolerance is None else self.op.tolerance[dtype]
+            got = self.op.outputs(*args, backend=backend)
+            torch.testing.assert_close(got, want, rtol=limit, atol=limit)
+            count += 1
+        return count
 
     def _specified(self, backend: str) -> int:
         """Inputs of `SPEC` in tests/ops/test_<op>.py that a backend passed; 0 where it has none."""
