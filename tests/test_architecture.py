@@ -15,8 +15,9 @@ FLOORS = [
     {"bench", "kv", "masks"},
     {"kit"},
     {"attention"},
-    {"diagnosis", "integrations", "models"},
+    {"diagnosis", "models"},
     {"engine"},
+    {"integrations"},
     {"evaluation", "server"},
     {"cli"},
 ]

@@ -49,8 +49,8 @@ class Fingerprint:
         cls, shape: KVShape, k_projections: Iterable[Tensor], v_projections: Iterable[Tensor]
     ) -> Self:
         """From the weights [Hk * D, hidden] of the K and the V projection of each layer."""
-        k_sketches = tuple(_sketch(weight) for weight in k_projections)
-        return cls(shape, k_sketches, tuple(_sketch(weight) for weight in v_projections))
+        k_sketches = tuple(sketch(weight) for weight in k_projections)
+        return cls(shape, k_sketches, tuple(sketch(weight) for weight in v_projections))
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
@@ -86,7 +86,8 @@ def _tuples(sketches: Any) -> tuple[Sketch, ...]:
     return tuple(tuple(map(float, sketch)) for sketch in sketches)
 
 
-def _sketch(weight: Tensor) -> Sketch:
+def sketch(weight: Tensor) -> Sketch:
+    """A few sums of the elements of a matrix with fixed signs, divided by its norm."""
     wide = weight.detach().to(torch.float64)
     rows, columns = (
         torch.stack([_signs(f"{axis} {i}", size) for i in range(SKETCHES)]).to(wide.device)

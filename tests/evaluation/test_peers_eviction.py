@@ -8,7 +8,7 @@ import torch
 from gossamer.evaluation.peers import parse_peer
 from gossamer.evaluation.peers.eviction import Expected, SnapKV, Streaming
 from gossamer.evaluation.peers.think import ThinKChannels
-from gossamer.integrations.transformers import _functions
+from gossamer.integrations.transformers.attention_function import _functions
 from gossamer.kv.folding import attention_layers
 from tests.evaluation.peers import SCALING, check, model_of_32, qkv
 

@@ -1,0 +1,313 @@
+"""A cache of transformers that keeps K and V compressed, in pages."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from gossamer.engine.kv_cache import parse_kv
+from gossamer.integrations.transformers.bases import LayerBases, layer_bases
+from gossamer.integrations.transformers.handed import Handed
+from gossamer.integrations.transformers.identity import check_same, expected_sketches
+from gossamer.integrations.transformers.kind import Kind
+from gossamer.integrations.transformers.layer import LayerPages
+from gossamer.integrations.transformers.padding import new_tokens
+from gossamer.integrations.transformers.rows import Rows
+from gossamer.integrations.transformers.steps import ChunkStep, DecodeStep
+from gossamer.integrations.transformers.support import check_dtype, supported_shape
+from gossamer.kv import Calibration, KVConfig
+from gossamer.kv.extras import import_extra
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+Cache: Any = import_extra("transformers").Cache
+
+
+class SparseCache(Cache):  # type: ignore[misc]
+    """Past keys and values for `model.generate(past_key_values=...)`, compressed as `kv` says.
+
+    config: of the model. kv: a spec like "sparse:k=64,v=40", see gossamer.kv.config, or a KVConfig.
+    calibration: a Calibration or its file, for bases and weighted ranks. rollback: how many tokens
+    `crop` can always take back (assisted generation needs it); at least those of the block that the
+    last token is in, and all of them for "dense".
+
+    The model must use attn_implementation="gossamer", and rows are padded on the left. Memory is
+    allocated with the first tokens, and grows with them. A cache belongs to the model that used it
+    first. Raises TypeError or ValueError for a model, a spec or a calibration that does not fit.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        kv: str | KVConfig = "dense",
+        *,
+        calibration: Calibration | str | PathLike[str] | None = None,
+        rollback: int = 0,
+    ) -> None:
+        from gossamer.integrations.transformers.attention import register_attention  # noqa: PLC0415
+
+        register_attention()
+        self.shape, self.kv = supported_shape(config), kv
+        if type(rollback) is not int or rollback < 0:
+            raise ValueError(f"rollback is {rollback!r}; must be an integer of at least 0")
+        self.spare = -(-rollback // BLOCK_TOKENS)
+        spec = parse_kv(kv, torch.float16)
+        spec.block_bytes(self.shape)  # refuses what this head_dim cannot have
+        self.calibration = _loaded(calibration, spec, self.shape)
+        self.sketches = expected_sketches(self.calibration)
+        super().__init__(layers=[])
+        self.reset()
+
+    # ---- what transformers asks ------------------------------------------------------------
+
+    is_compileable = False  # pages are chosen in Python: see docs/transformers.md
+    is_croppable = False
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.rows is not None
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """Masks of sliding layers are made by the attention, so no layer is special here."""
+        return [False] * self.shape.layers
+
+    def __len__(self) -> int:
+        return int(self.shape.layers)
+
+    def __repr__(self) -> str:
+        return f"SparseCache({str(self.kv)!r}, tokens={self.lengths}, nbytes={self.nbytes})"
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns of input so far, padding included."""
+        return 0 if self.rows is None else self.rows.seen
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.get_seq_length()
+
+    def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int) -> tuple[int, int]:
+        """How long a mask is, and where it begins; before transformers 5.10 with positions."""
+        new = query_length if isinstance(query_length, int) else len(query_length)
+        return self.get_seq_length() + new, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+    @property
+    def batch_size(self) -> int:
+        return -1 if self.rows is None else len(self.rows.lengths)
+
+    max_batch_size = batch_size
+
+    # ---- what is in it -----------------------------------------------------------------------
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row, without padding."""
+        return [] if self.rows is None else list(self.rows.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all pages, in bytes."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def expected_nbytes(self) -> int:
+        """What the layout's formula gives for these rows; `nbytes` adds what growing leaves over."""
+        if self.rows is None:
+            return 0
+        return sum(self.rows.kind.nbytes(tokens) for tokens in self.rows.lengths)
+
+    # ---- one forward pass --------------------------------------------------------------------
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Hand the new K and V [rows, kv_heads, tokens, head_dim] on to attention, which stores them.
+
+        Raises ValueError for another shape, type or device than the cache has.
+        """
+        self._check(key_states, value_states, layer_idx)
+        if self.rows is None:
+            self._allocate(key_states)
+        return (
+            Handed.of(key_states, self, layer_idx),
+            Handed.of(value_states, self, layer_idx),
+        )
+
+    def attend(
+        self,
+        layer: int,
+        module: Any,
+        query: Tensor,
+        keys: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        scale: float,
+        sliding: int,
+    ) -> Tensor:
+        """Store K and V of a layer and attend with query [rows, heads, tokens, head_dim].
+
+        Returns [rows, tokens, heads, head_dim].
+        """
+        self._bind(layer, module)
+        assert self.rows is not None, "update has allocated it"
+        step = self._step_for(layer, query.shape[2], mask)
+        pages, bases = self.layers[layer], self.bases[layer]
+        q, k, v = (x.transpose(1, 2) for x in bases.turn(query, *keys))
+        pages.grow(self.rows.table.size)
+        run = pages.decode if isinstance(step, DecodeStep) else pages.chunk
+        return bases.turn_back(run(q, k, v, step, scale, sliding))
+
+    def _step_for(self, layer: int, columns: int, mask: Tensor | None) -> DecodeStep | ChunkStep:
+        """The plan of this forward pass, made in its first layer."""
+        assert self.rows is not None
+        if self._step is None:
+            new = new_tokens(mask, columns, self.rows.lengths, self.rows.seen)
+            self._step, self._done = self.rows.extend(columns, new), set()
+        elif layer in self._done:
+            raise ValueError(
+                f"a forward pass ended before layer {self.shape.layers - 1} had its tokens; "
+                "the cache is incomplete: reset() it"
+            )
+        step = self._step
+        self._done.add(layer)
+        if len(self._done) == self.shape.layers:
+            self._step = None  # the masks of a long prompt are large
+        return step
+
+    def _bind(self, layer: int, module: Any) -> None:
+        known = self._modules[layer]
+        if known is None:
+            if self.sketches is not None:
+                check_same(self.sketches[layer], module, layer)
+            self._modules[layer] = ref(module)
+        elif known() is not module:
+            raise ValueError(
+                "the cache holds tokens of another model; make a SparseCache for each model, or "
+                "reset() it"
+            )
+
+    def _check(self, k: Tensor, v: Tensor, layer: int) -> None:
+        shape = self.shape
+        if not 0 <= layer < shape.layers:
+            raise ValueError(f"layer is {layer}; must be 0 to {shape.layers - 1}, as in the config")
+        for name, x in (("K", k), ("V", v)):
+            if x.dim() != 4 or (x.shape[1], x.shape[3]) != (shape.kv_heads, shape.head_dim):
+                raise ValueError(
+                    f"{name} of layer {layer} has shape {list(x.shape)}; must be [rows, "
+                    f"{shape.kv_heads}, tokens, {shape.head_dim}], as in the config"
+                )
+        if self.rows is None:
+            check_dtype(k.dtype)
+            return
+        kind, rows = self.rows.kind, len(self.rows.lengths)
+        for what, given, own in (
+            ("type", k.dtype, kind.dtype),
+            ("device", k.device, kind.device),
+            ("rows", k.shape[0], rows),
+        ):
+            if given != own:
+                raise ValueError(
+                    f"layer {layer} gives K with {what} {given}, and the cache has {own}; make a "
+                    "new SparseCache, and keep the model on one device, in one type"
+                )
+
+    def _allocate(self, k: Tensor) -> None:
+        config = parse_kv(self.kv, k.dtype)
+        kind = Kind(config, self.shape, k.dtype, k.device, self.spare)
+        self.bases: list[LayerBases] = layer_bases(kind, self.calibration)
+        self.rows = Rows(kind, [0] * k.shape[0])
+        self.layers = [LayerPages(kind, k.shape[0], bases.k_weights) for bases in self.bases]
+
+    # ---- rows and ends -----------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget everything, also the model, and give the memory back."""
+        self.rows: Rows | None = None
+        self.layers: list[LayerPages] = []
+        self._modules: list[Any] = [None] * self.shape.layers
+        self._step: DecodeStep | ChunkStep | None = None
+        self._done: set[int] = set()
+
+    def crop(self, tokens: int) -> None:
+        """Take back the last -tokens columns, or (tokens > 0) keep only the first so many.
+
+        Raises ValueError where that would need blocks dense again that are compressed.
+        """
+        if self.rows is None:
+            return
+        columns = -tokens if tokens <= 0 else max(0, self.rows.seen - tokens)
+        if columns == self.rows.seen:
+            self.reset()
+        elif columns and (move := self.rows.crop(columns)) is not None:
+            for layer in self.layers:
+                layer.restore(move)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes what row beam_idx[i] is. Compressed pages are shared, not copied."""
+        self._select(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows only."""
+        self._select(torch.arange(self.batch_size)[indices.cpu()].tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every row `repeats` times."""
+        self._select([row for row in range(self.batch_size) for _ in range(repeats)])
+
+    def _select(self, rows: Sequence[int]) -> None:
+        if self.rows is None:
+            return
+        self.rows.select(rows)
+        chosen = torch.tensor(rows, device=self.rows.kind.device)
+        for layer in self.layers:
+            layer.select(chosen)
+
+    # ---- files -------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file; see gossamer.integrations.transformers.saving."""
+        from gossamer.integrations.transformers.saving import save  # noqa: PLC0415
+
+        save(self, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        config: Any,
+        *,
+        calibration: Calibration | str | PathLike[str] | None = None,
+        device: str | torch.device = "cpu",
+    ) -> "SparseCache":
+        """The cache that `save` wrote, for the model of this config.
+
+        A model with other weights than the one that made it is refused when it uses the cache.
+        Raises ValueError for a damaged file, another config or another calibration.
+        """
+        from gossamer.integrations.transformers.saving import load  # noqa: PLC0415
+
+        return load(cls, path, config, calibration, torch.device(device))
+
+
+def _loaded(
+    calibration: Calibration | str | PathLike[str] | None, spec: KVConfig, shape: Any
+) -> Calibration | None:
+    """Where the spec needs one, and for this shape."""
+    if not spec.calibrated:
+        return None
+    if calibration is None:
+        raise ValueError(
+            f"kv is {spec}, which needs a calibration; make one by `gossamer calibrate`, and pass "
+            "calibration=FILE"
+        )
+    found = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
+    if found.manifest.shape != shape:
+        raise ValueError(
+            f"the calibration of {found.manifest.model} is for {found.manifest.shape}; "
+            f"the model has {shape}"
+        )
+    return found
