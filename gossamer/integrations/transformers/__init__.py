@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from gossamer.integrations.transformers.attention import register_attention
     from gossamer.integrations.transformers.cache import SparseCache
     from gossamer.integrations.transformers.context import use_gossamer
-    from gossamer.integrations.transformers.masked import use_masked_attention
+    from gossamer.integrations.transformers.masked import (
+        set_attention_pattern,
+        use_masked_attention,
+    )
 
 __all__ = [
     "AttentionFunction",
@@ -31,6 +34,7 @@ __all__ = [
     "kv_shape",
     "load_model",
     "register_attention",
+    "set_attention_pattern",
     "use_gossamer",
     "use_masked_attention",
 ]
@@ -39,6 +43,7 @@ _LATER = {
     "SparseCache": "cache",
     "register_attention": "attention",
     "use_gossamer": "context",
+    "set_attention_pattern": "masked",
     "use_masked_attention": "masked",
 }
 

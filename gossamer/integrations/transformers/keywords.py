@@ -5,7 +5,7 @@ from typing import Any
 
 # Causal attention does not depend on these; nor on the others while they have this value.
 IGNORED = {"position_ids", "cache_position", "use_cache", "token_type_ids"}
-IGNORED |= {"output_hidden_states", "output_router_logits", "num_items_in_batch"}
+IGNORED |= {"output_hidden_states", "output_router_logits", "num_items_in_batch", "deterministic"}
 NEUTRAL = {"dropout": 0.0, "is_causal": True, "output_attentions": False}
 
 
