@@ -34,8 +34,9 @@ SPECS = (
 )
 DYNAMIC = "transformers DynamicCache"
 SKIPPED = 4  # steps: the first ones compile and grow pools
-# Of logits in bfloat16 over two layers. Sparse: where entries are nearly equal, rounding decides.
-LARGEST_ERROR = {"dense": 0.02, "sparse": 0.06}
+# Of logits over two layers. In bfloat16, rounding decides between entries that are nearly equal: one
+# in 600 entries of random keys lies that close to the last one that is kept, which moves a row by 4%.
+LARGEST_ERROR = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.02, 0.15)}  # dense, sparse
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def logits_error(config: Any, spec: str, dtype: torch.dtype, device: str) -> flo
                 logits.append(out.logits[:, 0])
         found.append(torch.cat([x.flatten() for x in logits]).float().cpu())
     error = float((found[1] - found[0]).norm() / found[0].norm())
-    largest = LARGEST_ERROR["dense" if spec.startswith("dense") else "sparse"]
+    largest = LARGEST_ERROR[dtype][spec != "dense"]
     if not error < largest:
         raise WrongResultError(f"{spec}: logits are off by {error:.3g}; must be below {largest}")
     return error
@@ -194,6 +195,8 @@ def main(
     if device == "cpu":
         config.hidden_size, config.intermediate_size, config.head_dim = 256, 256, 64
         config.num_attention_heads = config.num_key_value_heads = 4
+    for spec in SPECS:
+        print(spec, "float32", logits_error(config, spec, torch.float32, device), flush=True)
     errors = {spec: logits_error(config, spec, dtype, device) for spec in SPECS}
     print("errors of logits", errors, flush=True)
     if device == "cpu":

@@ -3,27 +3,13 @@
 import pytest
 import torch
 
-from gossamer.integrations.transformers import SparseCache, load_model, use_gossamer
-from tests.engine.serving import TEXT, need_smollm2
-from tests.integrations.generating import endless, endless_tiny, generated
+from gossamer.integrations.transformers import SparseCache, use_gossamer
+from tests.integrations.generating import endless_tiny, generated
 from tests.models.tiny import FAMILIES, random_ids
 
 pytest.importorskip("transformers")
 
 LENGTHS = (1, 29, 64, 97, 128)
-# 12 prompts on their own and 8 in one batch: ends in the middle, at, before and after a block.
-ALONE = (1, 2, 5, 16, 31, 32, 33, 48, 64, 65, 96, 100)
-BATCH = (7, 40, 63, 97, 128, 150, 200, 33)
-
-
-@pytest.fixture(scope="module")
-def smollm2():
-    """(model, 20 prompts of real text)"""
-    model, tokenizer = load_model(need_smollm2())
-    ids = tokenizer(TEXT.read_text())["input_ids"]
-    lengths = (*ALONE, *BATCH)
-    starts = range(0, 300 * len(lengths), 300)
-    return endless(model), [ids[at : at + n] for at, n in zip(starts, lengths, strict=True)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -71,12 +57,3 @@ def test_half_precision():
     with use_gossamer(model):
         got = generated(model, prompts, 1)
     assert sum(a == b for a, b in zip(got, expected, strict=True)) >= 14
-
-
-def test_smollm2(smollm2):
-    """20 prompts, 8 of them in one batch, token for token."""
-    model, prompts = smollm2
-    batches = [[prompt] for prompt in prompts[:12]] + [prompts[12:]]
-    expected = [generated(model, batch, 6) for batch in batches]
-    with use_gossamer(model):
-        assert [generated(model, batch, 6) for batch in batches] == expected

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from gossamer.integrations.calibrating import calibrate
-from gossamer.integrations.transformers import SparseCache, load_model, use_gossamer
-from gossamer.models import open_model
-from tests.engine.serving import TEXT, cpu_llm, greedy, need_smollm2, tokens_of
+from gossamer.integrations.transformers import SparseCache, use_gossamer
+from tests.engine.serving import cpu_llm, greedy, tokens_of
 from tests.integrations.generating import endless, generated
 from tests.models.tiny import FAMILIES, random_ids, tiny_directory
 
@@ -86,18 +85,3 @@ def test_turns_are_one_prompt(tmp_path):
                 for text, answer, count in zip(texts, got, more, strict=True)
             ]
     assert cache.lengths == [50 + 45 + 1 + 3 * 20 - 1, 83 + 45 + 1 + 3 * 20 - 1]
-
-
-def test_smollm2():
-    """A real model with its own calibration, 8 prompts in one batch with left padding."""
-    path = need_smollm2()
-    model, tokenizer = load_model(path)
-    ids = tokenizer(TEXT.read_text())["input_ids"]
-    lengths = (7, 40, 63, 97, 128, 150, 200, 33)
-    prompts = [ids[300 * i : 300 * i + n] for i, n in enumerate(lengths)]
-    calibration = open_model("smollm2").calibration
-    for spec in ("sparse:k=32,v=32", "sparse:k=32,v=32,v_basis=pca,k_policy=weighted"):
-        llm = cpu_llm("smollm2", kv=spec, kv_memory="200MB")
-        expected = tokens_of(llm.generate(prompts, greedy(6)))
-        with use_gossamer(endless(model), spec, calibration=calibration):
-            assert generated(model, prompts, 6) == expected

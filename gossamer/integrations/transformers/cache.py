@@ -123,6 +123,7 @@ class SparseCache(Cache):  # type: ignore[misc]
 
     # ---- one forward pass --------------------------------------------------------------------
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,11 @@ def use_gossamer(
     def new_cache() -> SparseCache:
         return SparseCache(model.config, kv, calibration=known, rollback=rollback)
 
+    if not callable(getattr(model, "generate", None)):
+        raise ValueError(
+            f"{model_name(model)} does not generate; must be a causal language model, or see "
+            "use_masked_attention for encoders"
+        )
     known = calibration
     known = new_cache().calibration  # checks everything; a file is read once
     _check_model(model, known)

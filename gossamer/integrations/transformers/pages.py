@@ -19,7 +19,7 @@ class PageTable:
         self._free: list[int] = []
 
     def take(self, count: int) -> list[int]:
-        """Pages for new content; raises `size` when there are not enough."""
+        """Pages for new content, to be named by a row at once; `size` grows when there are few."""
         if count > len(self._free):
             used = {page for row in self.rows for page in row}
             self._free = [page for page in range(self.size) if page not in used]

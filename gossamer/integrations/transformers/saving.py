@@ -101,7 +101,7 @@ def load(
                 raise ValueError(
                     f"{path}: {name} of layer {index} has shape {list(new.shape)}; damaged?"
                 )
-            setattr(layer, name, new.to(device))
+            setattr(layer, name, new.to(device, copy=True))  # views of the file are not aligned
     rows.table.size = min(len(layer.k) for layer in cache.layers)
     highest = max((page for row in rows.table.rows for page in row), default=NO_PAGE)
     if highest >= rows.table.size:
