@@ -15,6 +15,7 @@ from benchmarks.masked_regret import OP as MASKED
 from benchmarks.masked_report import headline as masked_table
 from benchmarks.masked_report import regret as regret_table
 from benchmarks.quality_report import chosen_table, peer_table, quality_table
+from benchmarks.transformers_report import transformers_table
 from gossamer.bench import Record, read_records
 from gossamer.bench.peers import Peers
 from gossamer.bench.suite import RESULTS
@@ -30,6 +31,7 @@ PAGES = (
     "docs/evaluation.md",
     "docs/kv-cache.md",
     "docs/masked-attention.md",
+    "docs/transformers.md",
 )
 
 Point = tuple[str, str, tuple[int, ...], str]
@@ -133,6 +135,9 @@ def updated(page: str, results: Path = RESULTS) -> str:
         "chosen": chosen_table,
         "peers": peer_table,
         "engine": partial(by_device, engine, results, files="engine_*"),
+        "transformers": partial(
+            by_device, transformers_table, results, files="transformers_*", gpu=True
+        ),
     }
     masked = partial(by_device, results=results, files="masked_*", gpu=True)
     tables |= {"masked": partial(masked, masked_table), "regret": partial(masked, regret_table)}

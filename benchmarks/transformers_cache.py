@@ -9,6 +9,7 @@ import gc
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,8 +35,8 @@ SPECS = (
 )
 DYNAMIC = "transformers DynamicCache"
 SKIPPED = 4  # steps: the first ones compile and grow pools
-# Of logits over two layers. In bfloat16, rounding decides between entries that are nearly equal: one
-# in 600 entries of random keys lies that close to the last one that is kept, which moves a row by 4%.
+# Of logits over two layers. In bfloat16, rounding decides between entries that are nearly equal:
+# one in 600 of random keys is so close to the last one that is kept, which moves a row by 4%.
 LARGEST_ERROR = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.02, 0.15)}  # dense, sparse
 
 
@@ -100,7 +101,7 @@ def generate(model: Any, spec: str | None, work: Workload) -> Run:
     times = clock.times
     return Run(
         times[1] - times[0],
-        [b - a for a, b in zip(times[1:], times[2:], strict=False)],
+        [b - a for a, b in pairwise(times[1:])],
         torch.cuda.max_memory_allocated() if on_gpu else 0,
         _cache_bytes(cache),
     )
@@ -119,7 +120,8 @@ def logits_error(config: Any, spec: str, dtype: torch.dtype, device: str) -> flo
     small.num_hidden_layers, small.vocab_size, small.intermediate_size = 2, 1024, 1024
     small.bos_token_id = small.eos_token_id = small.pad_token_id = None
     torch.manual_seed(0)
-    reference = transformers.LlamaForCausalLM(small).to(dtype).float().eval()
+    build: Any = transformers.LlamaForCausalLM
+    reference = build(small).to(dtype).float().eval()
     model = copy.deepcopy(reference).to(device, dtype)
     ids = torch.randint(0, 1024, (2, 308))
     mask = torch.ones(2, 300, dtype=torch.long)
@@ -195,13 +197,14 @@ def main(
     if device == "cpu":
         config.hidden_size, config.intermediate_size, config.head_dim = 256, 256, 64
         config.num_attention_heads = config.num_key_value_heads = 4
-    for spec in SPECS:
-        print(spec, "float32", logits_error(config, spec, torch.float32, device), flush=True)
-    errors = {spec: logits_error(config, spec, dtype, device) for spec in SPECS}
+    for each in SPECS:
+        print(each, "float32", logits_error(config, each, torch.float32, device), flush=True)
+    errors = {each: logits_error(config, each, dtype, device) for each in SPECS}
     print("errors of logits", errors, flush=True)
     if device == "cpu":
         config.num_hidden_layers, config.vocab_size = 2, 1024
-        model = transformers.LlamaForCausalLM(config).to(dtype).eval()
+        build: Any = transformers.LlamaForCausalLM
+        model = build(config).to(dtype).eval()
         model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
     else:
         model = peer_model(MODEL, dtype, device, random_weights=True)

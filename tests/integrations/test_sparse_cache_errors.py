@@ -92,10 +92,10 @@ def test_changed_keys(model):
 
     cache.update = changed
     assert attention.layer_idx == 0
-    with pytest.raises(ValueError, match="a model that changes them after Cache.update is not"):
+    with pytest.raises(ValueError, match=r"a model that changes them after Cache.update is not"):
         model(random_ids(9)[None], past_key_values=cache)
     k, _ = update(*(torch.zeros(1, 2, 3, 16) for _ in range(2)), 0)
-    with pytest.raises(ValueError, match="a model that changes them after Cache.update is not"):
+    with pytest.raises(ValueError, match=r"a model that changes them after Cache.update is not"):
         k.mul_(2)
 
 
@@ -133,7 +133,7 @@ def test_calibration_of_another_model(model):
     with pytest.raises(ValueError, match="belongs to another model: layer 0 has other K"):
         model(ids, past_key_values=SparseCache(model.config, spec, calibration=other))
     deeper = endless_tiny("llama", num_hidden_layers=4)
-    with pytest.raises(ValueError, match="is for 3 layers, .* the model has 4 layers"):
+    with pytest.raises(ValueError, match=r"is for 3 layers, .* the model has 4 layers"):
         SparseCache(deeper.config, spec, calibration=other)
 
 
@@ -153,7 +153,7 @@ def test_another_model(model):
 def test_type_rows_and_a_broken_pass(model):
     cache, ids = SparseCache(model.config), random_ids(9)[None]
     model(ids, past_key_values=cache)
-    with pytest.raises(ValueError, match="with type torch.bfloat16, and the cache has torch.floa"):
+    with pytest.raises(ValueError, match=r"with type torch.bfloat16, and the cache has torch.floa"):
         model.bfloat16()(ids, past_key_values=cache)
     model.float()
     with pytest.raises(ValueError, match="with rows 2, and the cache has 1"):
@@ -169,7 +169,7 @@ def test_type_rows_and_a_broken_pass(model):
 
 
 def test_gradients(model):
-    with torch.enable_grad(), pytest.raises(ValueError, match="call the model under torch.no_gr"):
+    with torch.enable_grad(), pytest.raises(ValueError, match=r"call the model under torch.no_gr"):
         model(random_ids(9)[None], past_key_values=SparseCache(model.config))
 
 
@@ -194,7 +194,7 @@ def test_padding(model):
     more = {"input_ids": torch.ones(2, 2, dtype=torch.long), "past_key_values": cache}
     with pytest.raises(ValueError, match=r"has shape \[2, 2\]; must be \[2, 11\]: 9 tokens from"):
         model(attention_mask=torch.ones(2, 2), **more)
-    with pytest.raises(ValueError, match=r"has \[9, 9\] tokens from before, and the cache has \[9, 4"):
+    with pytest.raises(ValueError, match=r"has \[9, 9\] tokens from before, .*has \[9, 4"):
         model(attention_mask=torch.ones(2, 11), **more)
     empty = torch.ones(2, 9)
     empty[1] = 0
@@ -204,5 +204,5 @@ def test_padding(model):
 
 def test_masks_of_another_kind(model):
     ids, cache = random_ids(9)[None], SparseCache(model.config)
-    with pytest.raises(ValueError, match=r"attention_mask has shape \[1, 1, 9, 9\]; must be \[1, 9"):
+    with pytest.raises(ValueError, match=r"has shape \[1, 1, 9, 9\]; must be \[1, 9"):
         model(ids, attention_mask=torch.ones(1, 1, 9, 9), past_key_values=cache)

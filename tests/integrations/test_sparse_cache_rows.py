@@ -40,7 +40,9 @@ def some_ids(rows, tokens):
 # ---- bytes ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["dense", SPARSE, "sparse:k=4,v=4,window=64,sink=32", "dense:int4"])
+@pytest.mark.parametrize(
+    "spec", ["dense", SPARSE, "sparse:k=4,v=4,window=64,sink=32", "dense:int4"]
+)
 def test_bytes_at_4k(model, spec):
     """Within 5% of the layout's formula: blocks as stored, and the window dense."""
     cache, tokens, rows = SparseCache(model.config, spec), 4096, 2
@@ -207,9 +209,9 @@ def test_load_refuses(sparse, tmp_path):
     with use_gossamer(other, SPARSE), pytest.raises(ValueError, match="belongs to another model"):
         logits_after(other, SparseCache.load(file, other.config), ids[:, :1])
     deeper = endless_tiny("llama", num_hidden_layers=4)
-    with pytest.raises(ValueError, match="made with 3 layers, .* the config has 4 layers"):
+    with pytest.raises(ValueError, match=r"made with 3 layers, .* the config has 4 layers"):
         SparseCache.load(file, deeper.config)
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"no")
-    with pytest.raises(ValueError, match="broken.safetensors: not a safetensors file"):
+    with pytest.raises(ValueError, match=r"broken.safetensors: not a safetensors file"):
         SparseCache.load(broken, sparse.config)

@@ -20,7 +20,7 @@ def register_attention() -> None:
     register(NAME, sparse_attention, padding_mask)
 
 
-@torch.compiler.disable  # pages are chosen in Python
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # pages are chosen in Python
 def sparse_attention(
     module: Any,
     query: Tensor,

@@ -1,12 +1,13 @@
 """Calibrated bases and rank weights of one layer, applied outside of the model's weights."""
 
 from dataclasses import dataclass
+from os import PathLike
 
 import torch
 from torch import Tensor
 
 from gossamer.integrations.transformers.kind import Kind
-from gossamer.kv import Calibration
+from gossamer.kv import Calibration, KVConfig, KVShape
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,3 +59,26 @@ def layer_bases(kind: Kind, calibration: Calibration | None) -> list[LayerBases]
         )
         for layer in range(kind.shape.layers)
     ]
+
+
+def needed_calibration(
+    calibration: Calibration | str | PathLike[str] | None, spec: KVConfig, shape: KVShape
+) -> Calibration | None:
+    """The calibration, read from its file; None where the spec needs none.
+
+    Raises ValueError where it is missing, or made for another shape.
+    """
+    if not spec.calibrated:
+        return None
+    if calibration is None:
+        raise ValueError(
+            f"kv is {spec}, which needs a calibration; make one by `gossamer calibrate`, and pass "
+            "calibration=FILE"
+        )
+    found = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
+    if found.manifest.shape != shape:
+        raise ValueError(
+            f"the calibration of {found.manifest.model} is for {found.manifest.shape}; "
+            f"the model has {shape}"
+        )
+    return found

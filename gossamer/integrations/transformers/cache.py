@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor
 
 from gossamer.engine.kv_cache import parse_kv
-from gossamer.integrations.transformers.bases import LayerBases, layer_bases
+from gossamer.integrations.transformers.bases import (
+    LayerBases,
+    layer_bases,
+    needed_calibration,
+)
 from gossamer.integrations.transformers.handed import Handed
-from gossamer.integrations.transformers.identity import check_same, expected_sketches
+from gossamer.integrations.transformers.identity import Owner
 from gossamer.integrations.transformers.kind import Kind
 from gossamer.integrations.transformers.layer import LayerPages
 from gossamer.integrations.transformers.padding import new_tokens
@@ -55,10 +58,16 @@ class SparseCache(Cache):  # type: ignore[misc]
         self.spare = -(-rollback // BLOCK_TOKENS)
         spec = parse_kv(kv, torch.float16)
         spec.block_bytes(self.shape)  # refuses what this head_dim cannot have
-        self.calibration = _loaded(calibration, spec, self.shape)
-        self.sketches = expected_sketches(self.calibration)
+        self.calibration = needed_calibration(calibration, spec, self.shape)
         super().__init__(layers=[])
         self.reset()
+
+    layers: list[LayerPages]
+    bases: list[LayerBases]
+    rows: Rows | None
+    owner: Owner
+    _step: DecodeStep | ChunkStep | None
+    _done: set[int]
 
     # ---- what transformers asks ------------------------------------------------------------
 
@@ -116,7 +125,7 @@ class SparseCache(Cache):  # type: ignore[misc]
         return sum(layer.nbytes for layer in self.layers)
 
     def expected_nbytes(self) -> int:
-        """What the layout's formula gives for these rows; `nbytes` adds what growing leaves over."""
+        """What the layout's formula gives for these rows; `nbytes` has a little room to grow."""
         if self.rows is None:
             return 0
         return sum(self.rows.kind.nbytes(tokens) for tokens in self.rows.lengths)
@@ -127,7 +136,7 @@ class SparseCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Hand the new K and V [rows, kv_heads, tokens, head_dim] on to attention, which stores them.
+        """Hand new K and V [rows, kv_heads, tokens, head_dim] on to attention, which stores them.
 
         Raises ValueError for another shape, type or device than the cache has.
         """
@@ -153,14 +162,17 @@ class SparseCache(Cache):  # type: ignore[misc]
 
         Returns [rows, tokens, heads, head_dim].
         """
-        self._bind(layer, module)
+        self.owner.check(layer, module)
         assert self.rows is not None, "update has allocated it"
         step = self._step_for(layer, query.shape[2], mask)
         pages, bases = self.layers[layer], self.bases[layer]
         q, k, v = (x.transpose(1, 2) for x in bases.turn(query, *keys))
         pages.grow(self.rows.table.size)
-        run = pages.decode if isinstance(step, DecodeStep) else pages.chunk
-        return bases.turn_back(run(q, k, v, step, scale, sliding))
+        if isinstance(step, DecodeStep):
+            out = pages.decode(q, k, v, step, scale, sliding)
+        else:
+            out = pages.chunk(q, k, v, step, scale, sliding)
+        return bases.turn_back(out)
 
     def _step_for(self, layer: int, columns: int, mask: Tensor | None) -> DecodeStep | ChunkStep:
         """The plan of this forward pass, made in its first layer."""
@@ -178,18 +190,6 @@ class SparseCache(Cache):  # type: ignore[misc]
         if len(self._done) == self.shape.layers:
             self._step = None  # the masks of a long prompt are large
         return step
-
-    def _bind(self, layer: int, module: Any) -> None:
-        known = self._modules[layer]
-        if known is None:
-            if self.sketches is not None:
-                check_same(self.sketches[layer], module, layer)
-            self._modules[layer] = ref(module)
-        elif known() is not module:
-            raise ValueError(
-                "the cache holds tokens of another model; make a SparseCache for each model, or "
-                "reset() it"
-            )
 
     def _check(self, k: Tensor, v: Tensor, layer: int) -> None:
         shape = self.shape
@@ -219,7 +219,7 @@ class SparseCache(Cache):  # type: ignore[misc]
     def _allocate(self, k: Tensor) -> None:
         config = parse_kv(self.kv, k.dtype)
         kind = Kind(config, self.shape, k.dtype, k.device, self.spare)
-        self.bases: list[LayerBases] = layer_bases(kind, self.calibration)
+        self.bases = layer_bases(kind, self.calibration)
         self.rows = Rows(kind, [0] * k.shape[0])
         self.layers = [LayerPages(kind, k.shape[0], bases.k_weights) for bases in self.bases]
 
@@ -227,11 +227,11 @@ class SparseCache(Cache):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything, also the model, and give the memory back."""
-        self.rows: Rows | None = None
-        self.layers: list[LayerPages] = []
-        self._modules: list[Any] = [None] * self.shape.layers
-        self._step: DecodeStep | ChunkStep | None = None
-        self._done: set[int] = set()
+        known = self.calibration
+        sketches = None if known is None else known.manifest.fingerprint.k_sketches
+        self.owner = Owner(self.shape.layers, sketches)
+        self.rows, self.layers, self.bases = None, [], []
+        self._step, self._done = None, set()
 
     def crop(self, tokens: int) -> None:
         """Take back the last -tokens columns, or (tokens > 0) keep only the first so many.
@@ -291,24 +291,5 @@ class SparseCache(Cache):  # type: ignore[misc]
         """
         from gossamer.integrations.transformers.saving import load  # noqa: PLC0415
 
-        return load(cls, path, config, calibration, torch.device(device))
-
-
-def _loaded(
-    calibration: Calibration | str | PathLike[str] | None, spec: KVConfig, shape: Any
-) -> Calibration | None:
-    """Where the spec needs one, and for this shape."""
-    if not spec.calibrated:
-        return None
-    if calibration is None:
-        raise ValueError(
-            f"kv is {spec}, which needs a calibration; make one by `gossamer calibrate`, and pass "
-            "calibration=FILE"
-        )
-    found = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
-    if found.manifest.shape != shape:
-        raise ValueError(
-            f"the calibration of {found.manifest.model} is for {found.manifest.shape}; "
-            f"the model has {shape}"
-        )
-    return found
+        cache: SparseCache = load(cls, path, config, calibration, torch.device(device))
+        return cache

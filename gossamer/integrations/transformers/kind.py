@@ -59,7 +59,7 @@ class Kind:
         return self.stores.sink + self.ring
 
     def stored_before(self, position: int) -> int:
-        """Blocks below this one, but for sinks, are stored when the token at `position` is there."""
+        """Blocks below this one, but for sinks, are stored once the token at `position` is."""
         return self.stores.compressed_before(position)
 
     def dense_page(self, row: int | Tensor, block: Tensor) -> Tensor:

@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from gossamer.attention import masked_attention
 from gossamer.integrations.transformers.implementation import implementation, register
 from gossamer.integrations.transformers.keywords import refuse_others
-from gossamer.integrations.transformers.spans import Span, spans_of
+from gossamer.integrations.transformers.spans import spans_of
 from gossamer.masks import Causal, Mask, Sliding
 
 NAME = "gossamer_masked"
@@ -89,22 +88,22 @@ def _attention(
     if attention_mask is None:
         out = masked_attention(query, key, value, mask, scale=scaling)
         return out.transpose(1, 2).contiguous(), None
+    _refuse_rows(mask)
     out = query.new_zeros(query.shape)
     for span in spans_of(attention_mask):
         part = (span.rows_index(query.device), slice(None), slice(span.start, span.end))
-        some = masked_attention(query[part], key[part], value[part], _rows(mask, span), scale=scaling)
-        out[part] = some
+        tensors = (query[part], key[part], value[part])
+        out[part] = masked_attention(*tensors, mask, scale=scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
-def _rows(mask: Mask, span: Span) -> Mask:
-    """The mask for a part of the batch's rows."""
-    if mask.batch is None:
-        return mask
-    raise ValueError(
-        f"the mask is made for {mask.batch} batch elements and the batch has padding; "
-        "use a mask that is the same for all, or a batch without padding"
-    )
+def _refuse_rows(mask: Mask) -> None:
+    """ValueError for a mask that tells batch elements apart: padded ones are taken in parts."""
+    if mask.batch is not None:
+        raise ValueError(
+            f"the mask is made for {mask.batch} batch elements and the batch has padding; "
+            "use a mask that is the same for all, or a batch without padding"
+        )
 
 
 def _padding(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:

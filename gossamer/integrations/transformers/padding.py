@@ -37,7 +37,7 @@ def new_tokens(mask: Tensor | None, columns: int, lengths: list[int], seen: int)
 
 
 def check_left(mask: Tensor) -> None:
-    """ValueError unless each row of the mask [rows, columns] is padding, then at least one token."""
+    """ValueError unless each row of the mask [rows, columns] is padding, then a token or more."""
     host = mask.bool().cpu()
     for row, tokens in enumerate(host):
         count = int(tokens.sum())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gossamer._version import __version__
 from gossamer.engine.kv_cache import parse_kv
-from gossamer.integrations.transformers.identity import sketch_of
+from gossamer.integrations.transformers.identity import Owner
 from gossamer.integrations.transformers.pages import NO_PAGE
 from gossamer.kv import Calibration
 from gossamer.kv.extras import import_extra
@@ -28,13 +28,7 @@ def save(cache: Any, path: str | os.PathLike[str]) -> None:
     """
     if cache.rows is None:
         raise ValueError("the cache is empty; generate with it before saving it")
-    modules = [known() if known is not None else None for known in cache._modules]
-    if None in modules and cache.sketches is None:
-        raise ValueError("the cache's model is gone, or has not used all layers; save it before")
-    sketches = [
-        list(cache.sketches[i]) if module is None else list(sketch_of(module))
-        for i, module in enumerate(modules)
-    ]
+    sketches = cache.owner.sketched()
     rows = cache.rows
     used = rows.table.compact()
     pages = torch.tensor(used or [0], device=rows.kind.device)
@@ -89,7 +83,7 @@ def load(
     heads, head_dim = cache.shape.kv_heads, cache.shape.head_dim
     lengths = about["lengths"]
     cache._allocate(torch.empty(len(lengths), heads, 0, head_dim, dtype=dtype, device=device))
-    cache.sketches = tuple(map(tuple, about["sketches"]))
+    cache.owner = Owner(cache.shape.layers, tuple(map(tuple, about["sketches"])))
     rows = cache.rows
     rows.lengths, rows.seen, rows.full = lengths, about["seen"], about["full"]
     rows.lost, rows.table.rows = about["lost"], about["pages"]
