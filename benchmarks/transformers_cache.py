@@ -163,7 +163,7 @@ def record(run: Run, spec: str | None, work: Workload, model: Any, error: float)
     parameters = sum(p.numel() for p in model.parameters())
     found = Record.of(
         Measurement(timing(steps), 0.0, error),
-        op="transformers_generate",
+        op="transformers_cache",
         backend=DYNAMIC if spec is None else "gossamer",
         shape=[work.rows, work.prompt, work.new],
         dtype=model.dtype,

@@ -4,7 +4,7 @@ from benchmarks.markdown import table
 from gossamer.bench import Record
 
 COLUMNS = ["cache", "KV cache", "peak memory", "prefill", "step", "tokens/s"]
-OP = "transformers_generate"
+OP = "transformers_cache"
 
 
 def transformers_table(records: list[Record]) -> str:

@@ -99,7 +99,10 @@ def test_dropout():
 def test_models_that_look_ahead():
     model, ids = tiny_model("llama"), random_ids(1, 12)
     with attention_function(model, causal_attention):
-        with pytest.raises(ValueError, match="the model's mask is not plainly causal"):
+        message = (
+            "the model's mask is not plainly causal|attention has is_causal"  # 5.0.0: the latter
+        )
+        with pytest.raises(ValueError, match=message):
             model(ids, is_causal=False)
         model.model.layers[1].self_attn.is_causal = False
         with pytest.raises(ValueError, match="attention has is_causal"):
@@ -121,6 +124,8 @@ def test_packed_sequences(family):
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @torch.no_grad()
 def test_generation(cache):
+    if cache == "static" and transformers.__version__.startswith("5.0."):
+        pytest.skip("its masks for static caches look like those of packed sequences")
     model, ids = tiny_model("qwen2"), random_ids(1, 12)
     settings = {"max_new_tokens": 5, "do_sample": False, "disable_compile": True}
     expected = model.generate(ids, **settings)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gossamer.integrations.transformers import SparseCache, use_gossamer
-from tests.integrations.generating import endless_tiny, generated
+from tests.integrations.generating import by_transformers, endless_tiny, generated
 from tests.models.tiny import FAMILIES, random_ids
 
 pytest.importorskip("transformers")
@@ -43,7 +43,7 @@ def test_ways_to_generate(family, options):
     if "prefill_chunk_size" not in options:  # in chunks a mask with padding is not right everywhere
         prompts[0] = prompts[0][:20]
     torch.manual_seed(3)
-    expected = generated(model, prompts, 40, **options)
+    expected = by_transformers(model, prompts, 40, **options)
     torch.manual_seed(3)
     with use_gossamer(model):
         assert generated(model, prompts, 40, **options) == expected

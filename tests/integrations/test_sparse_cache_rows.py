@@ -6,7 +6,7 @@ import torch
 from gossamer.integrations.transformers import SparseCache, use_gossamer
 from gossamer.integrations.transformers.pages import PageTable
 from gossamer.kv import KVConfig, KVShape
-from tests.integrations.generating import endless_tiny, generated
+from tests.integrations.generating import by_transformers, endless_tiny, generated
 from tests.models.tiny import random_ids
 
 transformers = pytest.importorskip("transformers")
@@ -128,7 +128,7 @@ def test_crop_into_padding(sparse):
 def test_prompt_lookup_takes_tokens_back(model):
     """Assisted generation: candidates that are wrong are cropped; tokens are the usual ones."""
     prompt = [(random_ids(20).tolist() * 4)]
-    expected = generated(model, prompt, 30)
+    expected = by_transformers(model, prompt, 30, prompt_lookup_num_tokens=4)
     with use_gossamer(model):
         assert generated(model, prompt, 30, prompt_lookup_num_tokens=4) == expected
     with use_gossamer(model, SPARSE, rollback=8):
