@@ -4,12 +4,27 @@ import pytest
 import torch
 
 from gossamer.integrations.transformers import SparseCache, use_gossamer
-from tests.integrations.generating import by_transformers, endless_tiny, generated
-from tests.models.tiny import FAMILIES, random_ids
+from tests.integrations.generating import by_transformers, endless, endless_tiny, generated
+from tests.models.tiny import FAMILIES, SIZES, random_ids
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 LENGTHS = (1, 29, 64, 97, 128)
+PLAIN = {**SIZES, "head_dim": 16}
+SLIDING = {**PLAIN, "sliding_window": 40}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_local_experts": 4}
+# Fused and other projections, norms, scales, experts, learned positions.
+OTHERS = {
+    "Cohere2": SLIDING,
+    "GPT2": {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4},
+    "Gemma": PLAIN,
+    "Gemma3Text": SLIDING,
+    "Granite": PLAIN,
+    "Mixtral": {**SLIDING, **EXPERTS},
+    "Olmo2": PLAIN,
+    "Phi3": SLIDING,
+    "Starcoder2": SLIDING,
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -24,6 +39,20 @@ def test_tiny_models(family):
     model.set_attn_implementation("gossamer")
     assert generated(model, prompts, 40, past_key_values=cache) == expected
     assert cache.lengths == [length + 39 for length in LENGTHS]
+
+
+@pytest.mark.parametrize(("name", "settings"), OTHERS.items(), ids=OTHERS)
+def test_other_models(name, settings):
+    """Whatever passes K and V through its cache untouched."""
+    config = getattr(transformers, f"{name}Config")(**{**settings, "pad_token_id": 0})
+    name = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(
+        name, f"{name}ForCausalLM"
+    )
+    model = endless(getattr(transformers, name)(config).eval())
+    prompts = [random_ids(length).tolist() for length in (70, 33)]
+    expected = generated(model, prompts, 30)
+    with use_gossamer(model):
+        assert generated(model, prompts, 30) == expected
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])

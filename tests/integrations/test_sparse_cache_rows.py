@@ -1,5 +1,7 @@
 """Rows of a SparseCache: taken back, reordered, saved; and the memory that they take."""
 
+import copy
+
 import pytest
 import torch
 
@@ -164,6 +166,17 @@ def test_beams_share_pages(sparse):
     generated(sparse, [random_ids(200).tolist()], 40, past_key_values=one)
     assert cache.lengths == [239] * 4
     assert len(cache.layers[0].k) < 4 * len(one.layers[0].k)
+
+
+def test_copies_go_their_own_way(sparse):
+    """A prompt that several continuations share, as transformers' docs do it."""
+    prompt, ends = random_ids(120).tolist(), [random_ids(n).tolist() for n in (3, 40)]
+    shared = SparseCache(sparse.config, SPARSE)
+    logits_after(sparse, shared, torch.tensor([prompt]))
+    for end in ends:
+        got = generated(sparse, [prompt + end], 8, past_key_values=copy.deepcopy(shared))
+        assert got == generated(sparse, [prompt + end], 8)
+    assert shared.lengths == [120]
 
 
 def test_reset(sparse):

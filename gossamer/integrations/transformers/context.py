@@ -91,7 +91,8 @@ def _generate(
         if isinstance(mask, Tensor) and mask.dim() == 2:
             cache = kwargs.get("past_key_values")
             seen = 0 if cache is None else cache.get_seq_length()
-            check_left(mask[:, seen:])
+            if mask.shape[1] > seen:
+                check_left(mask[:, seen:])
         if kwargs.get("past_key_values") is not None:
             _check_cache(kwargs["past_key_values"])
         elif kwargs.get("use_cache") is not False:
