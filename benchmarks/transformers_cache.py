@@ -36,7 +36,7 @@ SPECS = (
 DYNAMIC = "transformers DynamicCache"
 SKIPPED = 4  # steps: the first ones compile and grow pools
 # Of logits over two layers. In bfloat16, rounding decides between entries that are nearly equal:
-# one in 600 of random keys is so close to the last one that is kept, which moves a row by 4%.
+# by estimate one in 600 of random keys is so close to the last one kept, which moves a row by 4%.
 LARGEST_ERROR = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.02, 0.15)}  # dense, sparse
 
 
