@@ -1,11 +1,11 @@
 """GELU of a biased tensor in one pass over memory: what follows the first product of an MLP."""
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from gossamer.ops.activations import gelu, gelu_tanh
 from gossamer.ops.checks import check_has_last_dim, check_like, check_shape, check_tensor
 from gossamer.ops.registry import Op
 
@@ -29,13 +29,9 @@ def fused_add_gelu(
 
 
 def _reference(x: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:
-    # Not F.gelu: on the CPU, torch 2.13 makes NaN of +inf, and 1 + erf(x) has no digits below -5.
     wide = torch.promote_types(x.dtype, torch.float32)
     y = x.to(wide) + bias.to(wide)
-    if approximate == "none":
-        y = 0.5 * y * torch.erfc(-y / math.sqrt(2))
-    else:
-        y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+    y = gelu(y) if approximate == "none" else gelu_tanh(y)
     return y.to(x.dtype).contiguous()
 
 
