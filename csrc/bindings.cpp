@@ -4,21 +4,28 @@
 #include "attention/decode_attention.h"
 #include "attention/masked_attention.h"
 #include "attention/masked_attention_rows.h"
+#include "elementwise/bias_act.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
+#include "elementwise/gelu_mul.h"
 #include "elementwise/silu_mul.h"
 #include "gemm/linear.h"
 #include "gossamer/cpu/isa.h"
 #include "kv/kv_pack.h"
+#include "kv/kv_pages.h"
 #include "kv/kv_unpack.h"
+#include "norm/fused_residual_layernorm.h"
 #include "norm/fused_residual_rmsnorm.h"
+#include "norm/rmsnorm.h"
 #include "rope/rope.h"
+#include "softmax/scaled_softmax.h"
 
 namespace {
 std::string cpu_isa() { return gossamer::cpu::isa_name(); }
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
+  m.def("bias_act(Tensor x, Tensor? bias=None, str activation=\"gelu\") -> Tensor");
   m.def("cpu_isa() -> str");
   m.def(
       "decode_attention(Tensor q, Tensor k_blocks, Tensor v_blocks, Tensor page_table, Tensor seq_lens, "
@@ -28,11 +35,17 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def("element_wise_mul_add(Tensor a, Tensor b, Tensor c) -> Tensor");
   m.def("fused_add_gelu(Tensor x, Tensor bias, str approximate=\"none\") -> Tensor");
   m.def(
+      "fused_residual_layernorm(Tensor x, Tensor residual, Tensor weight, Tensor? bias=None, float eps=1e-05, "
+      "Tensor? input_bias=None) -> (Tensor, Tensor)");
+  m.def("gelu_mul(Tensor x, str approximate=\"none\") -> Tensor");
+  m.def(
       "kv_append(Tensor x, Tensor(a1!) blocks, Tensor block_table, Tensor positions, int? keep, str values, "
       "str scales, Tensor? weights=None, Tensor? scores=None) -> ()");
   m.def(
       "kv_pack(Tensor x, Tensor(a1!) blocks, Tensor slots, int? keep, str values, str scales, "
       "Tensor? weights=None, Tensor? scores=None) -> ()");
+  m.def("kv_page_copy(Tensor(a0!) pages, Tensor source, Tensor target) -> ()");
+  m.def("kv_page_swap(Tensor source_pages, Tensor(a1!) target_pages, Tensor source, Tensor target) -> ()");
   m.def(
       "kv_unpack(Tensor blocks, Tensor slots, int head_dim, int? keep, str values, str scales, "
       "ScalarType dtype) -> Tensor");
@@ -46,22 +59,37 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def(
       "masked_attention_rows(Tensor q, Tensor k, Tensor v, Tensor row_offsets, Tensor keys, Tensor? bias, int batch, "
       "int heads, float scale, float softcap) -> (Tensor, Tensor)");
+  m.def("rmsnorm(Tensor x, Tensor weight, float eps=1e-06) -> Tensor");
+  m.def(
+      "rmsnorm_rope(Tensor x, Tensor weight, Tensor positions, Tensor cos, Tensor sin, float eps=1e-06, "
+      "bool interleaved=False) -> Tensor");
   m.def("rope(Tensor x, Tensor positions, Tensor cos, Tensor sin, bool interleaved=False) -> Tensor");
+  m.def("rope_inplace(Tensor(a0!) x, Tensor positions, Tensor cos, Tensor sin, bool interleaved=False) -> ()");
+  m.def("scaled_softmax(Tensor x, float scale=1.) -> Tensor");
   m.def("silu_mul(Tensor x) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
+  m.impl("bias_act", TORCH_BOX(&gossamer::bias_act_cpu));
   m.impl("decode_attention", TORCH_BOX(&gossamer::decode_attention_cpu));
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cpu));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cpu));
+  m.impl("fused_residual_layernorm", TORCH_BOX(&gossamer::fused_residual_layernorm_cpu));
+  m.impl("gelu_mul", TORCH_BOX(&gossamer::gelu_mul_cpu));
   m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cpu));
   m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cpu));
+  m.impl("kv_page_copy", TORCH_BOX(&gossamer::kv_page_copy_cpu));
+  m.impl("kv_page_swap", TORCH_BOX(&gossamer::kv_page_swap_cpu));
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cpu));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
   m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
   m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cpu));
   m.impl("masked_attention_rows", TORCH_BOX(&gossamer::masked_attention_rows_cpu));
+  m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cpu));
+  m.impl("rmsnorm_rope", TORCH_BOX(&gossamer::rmsnorm_rope_cpu));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cpu));
+  m.impl("rope_inplace", TORCH_BOX(&gossamer::rope_inplace_cpu));
+  m.impl("scaled_softmax", TORCH_BOX(&gossamer::scaled_softmax_cpu));
   m.impl("silu_mul", TORCH_BOX(&gossamer::silu_mul_cpu));
 }
 

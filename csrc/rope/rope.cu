@@ -1,7 +1,5 @@
 #include "gossamer/cuda/dtype.cuh"
-#include "gossamer/cuda/launch.h"
-#include "gossamer/cuda/vector.cuh"
-#include "rope/rope.h"
+#include "rope/turn.cuh"
 
 namespace gossamer {
 namespace {
@@ -11,36 +9,16 @@ constexpr int kRopeThreads = 256;
 // are as many bytes as two heads in 16 bits, so that each further head saves reading them again from L1.
 constexpr int kHeadsPerThread = 4;
 
-// A column is V pairs of channels: two packs, whose places in a row depend on how channels are paired; or, from
-// `turned` columns on, V channels to copy. V = 1 takes any strides.
-template <int V, bool Interleaved>
-struct Columns {
-  int64_t pairs;
-
-  __device__ int64_t first(int64_t column) const { return (Interleaved ? 2 : 1) * column * V; }
-  __device__ int64_t second(int64_t column) const { return first(column) + (Interleaved ? V : pairs); }
-};
-
-template <class T, int V>
-GOSSAMER_INLINE cuda::Pack<T, V> load_channels(const Rope& work, const T* row, int64_t channel) {
-  return cuda::load<T, V>(row + (V == 1 ? channel * work.channel_stride : channel));
-}
-
 // V pairs in two packs, turned.
 template <class T, int V, bool Interleaved>
 GOSSAMER_INLINE void turn(cuda::Pack<T, V>& first, cuda::Pack<T, V>& second, const float (&cos)[V],
                           const float (&sin)[V]) {
-  float x[2][V], y[2][V];
+  float x[2][V];
   cuda::unpack<T, V>(first, x[0]);
   cuda::unpack<T, V>(second, x[1]);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const int a = Interleaved ? 2 * i : i, b = Interleaved ? 2 * i + 1 : V + i;
-    y[a / V][a % V] = x[a / V][a % V] * cos[i] - x[b / V][b % V] * sin[i];
-    y[b / V][b % V] = x[b / V][b % V] * cos[i] + x[a / V][a % V] * sin[i];
-  }
-  first = cuda::pack<T, V>(y[0]);
-  second = cuda::pack<T, V>(y[1]);
+  turn_floats<V, Interleaved>(x, cos, sin);
+  first = cuda::pack<T, V>(x[0]);
+  second = cuda::pack<T, V>(x[1]);
 }
 
 // One column of the heads first_head, first_head + blockDim.y, ... of a token.
@@ -49,7 +27,7 @@ GOSSAMER_INLINE void turn_column(const Rope& work, int64_t token, int64_t positi
                                  int64_t column) {
   const Columns<V, Interleaved> at{work.pairs};
   const T* x = static_cast<const T*>(work.x) + token * work.token_stride;
-  T* out = static_cast<T*>(work.out) + token * work.heads * work.head_dim;
+  T* out = static_cast<T*>(work.out) + token * work.out_token_stride;
   cuda::Pack<T, V> packs[kHeadsPerThread][2];
 #pragma unroll
   for (int h = 0; h < kHeadsPerThread; ++h) {
@@ -60,19 +38,15 @@ GOSSAMER_INLINE void turn_column(const Rope& work, int64_t token, int64_t positi
     }
   }
   float cos[V], sin[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) cos[i] = sin[i] = nanf("");  // what a position out of range makes of a row
-  if (position >= 0 && position < work.max_positions) {
-    cuda::load_floats<float, V>(work.cos + position * work.pairs + column * V, cos);
-    cuda::load_floats<float, V>(work.sin + position * work.pairs + column * V, sin);
-  }
+  load_angles<V>(work, work.cos, position, column, cos);
+  load_angles<V>(work, work.sin, position, column, sin);
 #pragma unroll
   for (int h = 0; h < kHeadsPerThread; ++h) {
     const int64_t head = first_head + h * blockDim.y;
     if (head < work.heads) {
       turn<T, V, Interleaved>(packs[h][0], packs[h][1], cos, sin);
-      cuda::store<T, V>(out + head * work.head_dim + at.first(column), packs[h][0]);
-      cuda::store<T, V>(out + head * work.head_dim + at.second(column), packs[h][1]);
+      store_channels<T, V>(work, out + head * work.out_head_stride, at.first(column), packs[h][0]);
+      store_channels<T, V>(work, out + head * work.out_head_stride, at.second(column), packs[h][1]);
     }
   }
 }
@@ -85,15 +59,16 @@ GOSSAMER_INLINE void copy_column(const Rope& work, int64_t token, int64_t positi
 #pragma unroll
   for (int i = 0; i < V; ++i) nan[i] = nanf("");
   const bool valid = position >= 0 && position < work.max_positions;
+  if (valid && work.in_place) return;
   const T* x = static_cast<const T*>(work.x) + token * work.token_stride;
-  T* out = static_cast<T*>(work.out) + token * work.heads * work.head_dim + channel;
+  T* out = static_cast<T*>(work.out) + token * work.out_token_stride;
 #pragma unroll
   for (int h = 0; h < kHeadsPerThread; ++h) {
     const int64_t head = first_head + h * blockDim.y;
     if (head >= work.heads) return;
     const T* row = x + head * work.head_stride;
-    cuda::store<T, V>(out + head * work.head_dim,
-                      valid ? load_channels<T, V>(work, row, channel) : cuda::pack<T, V>(nan));
+    store_channels<T, V>(work, out + head * work.out_head_stride, channel,
+                         valid ? load_channels<T, V>(work, row, channel) : cuda::pack<T, V>(nan));
   }
 }
 
@@ -137,21 +112,10 @@ void launch(const Rope& work, cudaStream_t stream) {
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// Whether packs of x, of the result and of cos and sin begin at multiples of 16 bytes.
-bool can_pack(const Rope& work, int length) {
-  return work.pairs % length == 0 && work.head_dim % length == 0 && work.channel_stride == 1 &&
-         work.token_stride % length == 0 && work.head_stride % length == 0 &&
-         cuda::aligned(work.x, cuda::kVectorBytes) && cuda::aligned(work.cos, cuda::kVectorBytes) &&
-         cuda::aligned(work.sin, cuda::kVectorBytes);
-}
-
-}  // namespace
-
-Tensor rope_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved) {
-  const RopeCall call = prepare_rope(x, positions, cos, sin, interleaved);
-  if (x.numel() == 0) return call.out;
-  const cuda::DeviceGuard guard(x.get_device_index());
-  const cudaStream_t stream = cuda::current_stream(x);
+void turn(const RopeCall& call) {
+  if (call.x.numel() == 0) return;
+  const cuda::DeviceGuard guard(call.x.get_device_index());
+  const cudaStream_t stream = cuda::current_stream(call.x);
   cuda::for_dtype(call.work.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int length = cuda::vector_length<T>;
@@ -161,7 +125,25 @@ Tensor rope_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, co
       launch<T, 1>(call.work, stream);
     }
   });
+}
+
+}  // namespace
+
+Tensor rope_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved) {
+  RopeCall call = prepare_rope("rope", x, positions, cos, sin, interleaved);
+  write_to(call, empty_contiguous(x, x.sizes()));
+  turn(call);
   return call.out;
+}
+
+// A thread reads both channels of a pair before it writes them, and no other thread reads them.
+void rope_inplace_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin,
+                       bool interleaved) {
+  RopeCall call = prepare_rope("rope_inplace", x, positions, cos, sin, interleaved);
+  check_apart("rope_inplace", x);
+  call.work.in_place = true;
+  write_to(call, x);
+  turn(call);
 }
 
 }  // namespace gossamer

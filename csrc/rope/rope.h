@@ -1,5 +1,9 @@
-// The torch functions of rope and what they share. Semantics: gossamer/ops/rope.py
+// The torch functions of rope, rope_inplace and rmsnorm_rope, and what they share. Semantics: gossamer/ops/rope.py,
+// rope_inplace.py, rmsnorm_rope.py
 #pragma once
+
+#include <cmath>
+#include <utility>
 
 #include "gossamer/torch/rows.h"
 #include "gossamer/torch/tensor.h"
@@ -10,15 +14,21 @@ namespace gossamer {
 
 Tensor rope_cpu(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved);
 Tensor rope_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved);
+void rope_inplace_cpu(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved);
+void rope_inplace_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin,
+                       bool interleaved);
+Tensor rmsnorm_rope_cpu(const Tensor& x, const Tensor& weight, const Tensor& positions, const Tensor& cos,
+                        const Tensor& sin, double eps, bool interleaved);
+Tensor rmsnorm_rope_cuda(const Tensor& x, const Tensor& weight, const Tensor& positions, const Tensor& cos,
+                         const Tensor& sin, double eps, bool interleaved);
 
 // A checked call; the tensors keep the memory alive that `work` points to.
 struct RopeCall {
   Rope work;
-  Tensor x, out;
+  Tensor x, weight, out;
 };
 
-inline void check_rope(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin) {
-  const char* op = "rope";
+inline void check_rope(const char* op, const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin) {
   STD_TORCH_CHECK(x.dim() == 3, op, ": x must have 3 dimensions");
   check_plain(op, "positions", positions, ScalarType::Long, x);
   check_plain(op, "cos", cos, ScalarType::Float, x);
@@ -38,12 +48,21 @@ inline void point_to(RopeCall& call, const Tensor& x) {
   call.work.channel_stride = x.stride(2);
 }
 
-inline RopeCall prepare_rope(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin,
-                             bool interleaved) {
+inline void write_to(RopeCall& call, const Tensor& out) {
+  call.out = out;
+  call.work.out = out.mutable_data_ptr();
+  call.work.out_token_stride = out.stride(0);
+  call.work.out_head_stride = out.stride(1);
+  call.work.out_channel_stride = out.stride(2);
+}
+
+// Without a place for the result.
+inline RopeCall prepare_rope(const char* op, const Tensor& x, const Tensor& positions, const Tensor& cos,
+                             const Tensor& sin, bool interleaved) {
   RopeCall call{};
   Rope& w = call.work;
-  w.dtype = dtype_of(x, "rope", "x");
-  check_rope(x, positions, cos, sin);
+  w.dtype = dtype_of(x, op, "x");
+  check_rope(op, x, positions, cos, sin);
   w.interleaved = interleaved;
   w.tokens = x.size(0);
   w.heads = x.size(1);
@@ -55,8 +74,46 @@ inline RopeCall prepare_rope(const Tensor& x, const Tensor& positions, const Ten
   w.position_stride = positions.stride(0);
   w.cos = static_cast<const float*>(cos.const_data_ptr());
   w.sin = static_cast<const float*>(sin.const_data_ptr());
-  call.out = empty_contiguous(x, x.sizes());
-  w.out = call.out.mutable_data_ptr();
+  return call;
+}
+
+// What is written to must lie apart: each dimension steps over all that the smaller steps reach.
+inline void check_apart(const char* op, const Tensor& x) {
+  if (x.numel() == 0) return;
+  int64_t order[3] = {0, 1, 2};
+  for (int i = 0; i < 2; ++i) {
+    for (int k = 0; k < 2 - i; ++k) {
+      if (x.stride(order[k]) > x.stride(order[k + 1])) std::swap(order[k], order[k + 1]);
+    }
+  }
+  int64_t span = 1;
+  bool apart = true;
+  for (const int64_t d : order) {
+    if (x.size(d) == 1) continue;
+    apart = apart && x.stride(d) >= span;
+    span += (x.size(d) - 1) * x.stride(d);
+  }
+  STD_TORCH_CHECK(apart, op, ": elements of x share memory; must lie apart");
+}
+
+constexpr int64_t kMaxNormedHead = 1024;  // channels of rmsnorm_rope
+
+inline RopeCall prepare_rmsnorm_rope(const Tensor& x, const Tensor& weight, const Tensor& positions, const Tensor& cos,
+                                     const Tensor& sin, double eps, bool interleaved) {
+  const char* op = "rmsnorm_rope";
+  RopeCall call = prepare_rope(op, x, positions, cos, sin, interleaved);
+  check_matches(weight, x, op, "weight");
+  const int64_t heads = x.size(1), head_dim = x.size(2);
+  STD_TORCH_CHECK(head_dim <= kMaxNormedHead, op, ": head_dim is ", head_dim, "; must be at most ", kMaxNormedHead);
+  const bool per_head = weight.dim() == 2 && weight.size(0) == heads && weight.size(1) == head_dim;
+  STD_TORCH_CHECK(per_head || (weight.dim() == 1 && weight.size(0) == head_dim), op,
+                  ": weight must have shape [head_dim] or [heads, head_dim]");
+  STD_TORCH_CHECK(eps >= 0 && std::isfinite(eps), op, ": eps is ", eps, "; must be finite and >= 0");
+  call.weight = dense(weight);
+  call.work.weight = call.weight.const_data_ptr();
+  call.work.weight_head_stride = per_head ? head_dim : 0;
+  call.work.eps = static_cast<float>(eps);
+  write_to(call, empty_contiguous(x, x.sizes()));
   return call;
 }
 

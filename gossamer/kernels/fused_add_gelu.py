@@ -5,30 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gossamer.kernels.activations import gelu_erf, gelu_tanh
 from gossamer.kernels.variants import MAX_ELEMENTS, POINTERS, Variant
 
 BLOCK = 1024  # 2 to 4 16-byte accesses per thread at 4 warps
-
-
-@triton.jit
-def gelu_erf(x):
-    """x * Phi(x), with the fit of include/gossamer/math/gelu.h: erf is slower and has no tail."""
-    t = 1.0 / (1.0 + 0.3 * tl.abs(x))
-    r = t * 0.0356753224 - 0.157205313
-    r = r * t + 0.206357261
-    r = r * t - 0.0536870241
-    r = r * t + 0.128563377
-    r = r * t + 0.0999129722
-    r = r * t + 0.120754038
-    r = (r * t + 0.119629294) * t
-    tail = tl.exp(-0.5 * (x * x)) * r
-    return x * tl.where(x < 0, tail, 1.0 - tail)
-
-
-@triton.jit
-def gelu_tanh(x):
-    # 0.5 (1 + tanh u) = sigmoid(2u), with u = sqrt(2/pi) (x + 0.044715 x^3)
-    return x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
 
 
 @triton.jit

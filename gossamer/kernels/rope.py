@@ -1,4 +1,6 @@
-"""Triton kernel of gossamer.ops.rope."""
+"""Triton kernels of gossamer.ops.rope and gossamer.ops.rope_inplace."""
+
+from typing import Any
 
 import torch
 import triton
@@ -17,19 +19,19 @@ def turn(a, b, cos, sin):
 
 
 @triton.jit
-def turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, pairs):
+def turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, out_stride, pairs):
     """Pairs (i, i + pairs)."""
     a = tl.load(x_ptr + column * channel_stride, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(x_ptr + (column + pairs) * channel_stride, mask=inside, other=0.0).to(tl.float32)
     a, b = turn(a, b, c, s)
-    tl.store(out_ptr + column, a.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(out_ptr + column + pairs, b.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + column * out_stride, a.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + (column + pairs) * out_stride, b.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def turn_neighbours(
-    x_ptr, out_ptr, c, s, first, heads_inside, channel_stride, pairs, HEADS: tl.constexpr,
-    PAIRS: tl.constexpr,
+    x_ptr, out_ptr, c, s, first, heads_inside, channel_stride, out_stride, pairs,
+    HEADS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Pairs (2i, 2i + 1), loaded and stored side by side."""
     channel = 2 * first + tl.arange(0, 2 * PAIRS)[None, :].to(tl.int64)
@@ -38,21 +40,20 @@ def turn_neighbours(
     a, b = tl.split(tl.reshape(x, [HEADS, PAIRS, 2]))
     a, b = turn(a, b, c, s)
     y = tl.reshape(tl.join(a, b), [HEADS, 2 * PAIRS])
-    tl.store(out_ptr + channel, y.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + channel * out_stride, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def rope_kernel(
+def turn_rows(
     x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, heads, head_dim, pairs, max_positions,
-    token_stride, head_stride, channel_stride, position_stride, head_blocks,
+    channel_stride, out_stride, position_stride, token, head, IN_PLACE: tl.constexpr,
     INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """One program per token and HEADS heads, PAIRS pairs of channels at a time."""
-    token = (tl.program_id(0) // head_blocks).to(tl.int64)
-    head = (tl.program_id(0) % head_blocks).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
+    """HEADS heads of a token, PAIRS pairs of channels at a time; x_ptr and out_ptr are at them.
+
+    In place that is safe: both channels of a pair are read before they are written, and no others.
+    """
     heads_inside = head < heads
-    x_ptr += token * token_stride + head * head_stride
-    out_ptr += (token * heads + head) * head_dim
     position = tl.load(positions_ptr + token * position_stride)
     valid = (position >= 0) & (position < max_positions)
     nan = float("nan")  # what a position out of range makes of a row
@@ -64,19 +65,54 @@ def rope_kernel(
         s = tl.load(sin_ptr + at, mask=turned & valid, other=nan)
         if INTERLEAVED:
             turn_neighbours(
-                x_ptr, out_ptr, c, s, first, heads_inside, channel_stride, pairs, HEADS, PAIRS
-            )
+                x_ptr, out_ptr, c, s, first, heads_inside, channel_stride, out_stride, pairs,
+                HEADS, PAIRS,
+            )  # fmt: skip
         else:
             inside = heads_inside & turned
-            turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, pairs)
-    for first in range(2 * pairs, head_dim, PAIRS):  # the rest is copied
+            turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, out_stride, pairs)
+    for first in range(2 * pairs, head_dim, PAIRS):  # the rest is copied, or left as it is
         column = first + tl.arange(0, PAIRS)[None, :].to(tl.int64)
         inside = heads_inside & (column < head_dim)
         x = tl.load(x_ptr + column * channel_stride, mask=inside & valid, other=nan)
-        tl.store(out_ptr + column, x, mask=inside)
+        tl.store(out_ptr + column * out_stride, x, mask=inside & (not IN_PLACE or ~valid))
 
 
-def _tile(pairs: int) -> dict[str, int]:
+@triton.jit
+def rope_kernel(
+    x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, heads, head_dim, pairs, max_positions,
+    token_stride, head_stride, channel_stride, position_stride, head_blocks,
+    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """One program per token and HEADS heads."""
+    token = (tl.program_id(0) // head_blocks).to(tl.int64)
+    head = (tl.program_id(0) % head_blocks).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
+    x_ptr += token * token_stride + head * head_stride
+    out_ptr += (token * heads + head) * head_dim
+    turn_rows(
+        x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, heads, head_dim, pairs, max_positions,
+        channel_stride, 1, position_stride, token, head, False, INTERLEAVED, HEADS, PAIRS,
+    )  # fmt: skip
+
+
+@triton.jit
+def rope_inplace_kernel(
+    x_ptr, positions_ptr, cos_ptr, sin_ptr, heads, head_dim, pairs, max_positions,
+    token_stride, head_stride, channel_stride, position_stride, head_blocks,
+    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """The same, to where x lies."""
+    token = (tl.program_id(0) // head_blocks).to(tl.int64)
+    head = (tl.program_id(0) % head_blocks).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
+    x_ptr += token * token_stride + head * head_stride
+    turn_rows(
+        x_ptr, positions_ptr, cos_ptr, sin_ptr, x_ptr, heads, head_dim, pairs, max_positions,
+        channel_stride, channel_stride, position_stride, token, head, True, INTERLEAVED, HEADS,
+        PAIRS,
+    )  # fmt: skip
+
+
+def tile_of(pairs: int) -> dict[str, int]:
     """Pairs and heads of a program."""
     columns = min(max(triton.next_power_of_2(pairs), 32), PAIRS)  # also the step of the copy
     return {"HEADS": TILE // columns, "PAIRS": columns}
@@ -87,20 +123,39 @@ def rope(
 ) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if out.numel() == 0:
-        return out
+    _launch(rope_kernel, x, positions, (cos, sin, out), cos.shape, interleaved)
+    return out
+
+
+def rope_inplace(
+    x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
+) -> None:
+    """The launcher; arguments are those of the op, already checked."""
+    _launch(rope_inplace_kernel, x, positions, (cos, sin), cos.shape, interleaved)
+
+
+def _launch(
+    kernel: Any,
+    x: Tensor,
+    positions: Tensor,
+    others: tuple[Tensor, ...],
+    table: torch.Size,
+    interleaved: bool,
+) -> None:
+    if x.numel() == 0:
+        return
     tokens, heads, head_dim = x.shape
-    tile = _tile(cos.shape[1])
+    max_positions, pairs = table
+    tile = tile_of(pairs)
     tile["HEADS"] = min(tile["HEADS"], triton.next_power_of_2(heads))
     head_blocks = triton.cdiv(heads, tile["HEADS"])
     with torch.cuda.device_of(x):
-        rope_kernel[(tokens * head_blocks,)](
-            *(x, positions, cos, sin, out, heads, head_dim, cos.shape[1], cos.shape[0]),
+        kernel[(tokens * head_blocks,)](
+            *(x, positions, *others, heads, head_dim, pairs, max_positions),
             *(*x.stride(), positions.stride(0), head_blocks),
             INTERLEAVED=interleaved,
             **tile,
         )
-    return out
 
 
 def variants() -> list[Variant]:
@@ -108,16 +163,22 @@ def variants() -> list[Variant]:
     tensors = {"positions_ptr": "*i64", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
     sizes = ("heads", "head_dim", "pairs", "max_positions", "head_blocks")
     strides = ("token_stride", "head_stride", "position_stride")
-    return [
-        Variant(
-            rope_kernel,
-            {"x_ptr": p, **tensors, "out_ptr": p}
-            | dict.fromkeys((*sizes, *strides, *any_stride), "i32"),
-            {"INTERLEAVED": interleaved, **_tile(pairs)}
+
+    def of(kernel: Any, p: str, interleaved: bool, pairs: int, *any_stride: str) -> Variant:
+        out = {"out_ptr": p} if kernel is rope_kernel else {}
+        return Variant(
+            kernel,
+            {"x_ptr": p, **tensors, **out} | dict.fromkeys((*sizes, *strides, *any_stride), "i32"),
+            {"INTERLEAVED": interleaved, **tile_of(pairs)}
             | ({} if any_stride else {"channel_stride": 1}),
         )
+
+    found = [
+        of(rope_kernel, p, interleaved, pairs, *any_stride)
         for p in POINTERS
         for interleaved in (False, True)
         for pairs in (32, 64, 256)
         for any_stride in ((), ("channel_stride",))
     ]
+    found += [of(rope_inplace_kernel, "*bf16", interleaved, 64) for interleaved in (False, True)]
+    return [*found, of(rope_inplace_kernel, "*fp32", False, 256, "channel_stride")]

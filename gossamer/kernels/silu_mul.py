@@ -1,43 +1,21 @@
 """Triton kernel of gossamer.ops.silu_mul."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from gossamer.kernels.gated import BLOCK, gated, launch
 from gossamer.kernels.variants import POINTERS, Variant
-
-BLOCK = 1024  # 1 or 2 16-byte accesses to each half per thread at 4 warps
 
 
 @triton.jit
 def silu_mul_kernel(x_ptr, out_ptr, width, row_stride, blocks, BLOCK: tl.constexpr):
-    """One program per BLOCK outputs of a row; `blocks` of them per row of `width` outputs."""
-    program = tl.program_id(0)
-    row = (program // blocks).to(tl.int64)
-    columns = (program % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
-    gate = tl.load(x_ptr + row * row_stride + columns, mask=inside).to(tl.float32)
-    up = tl.load(x_ptr + row * row_stride + width + columns, mask=inside).to(tl.float32)
-    y = gate / (1.0 + tl.exp(-gate)) * up
-    tl.store(out_ptr + row * width + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
+    gated(x_ptr, out_ptr, width, row_stride, blocks, "silu", BLOCK)
 
 
 def silu_mul(x: Tensor) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
-    width = x.shape[-1] // 2
-    out = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
-    if out.numel() == 0:
-        return out
-    rows = x.reshape(-1, 2 * width)  # a view where the rows lie equally far apart
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
-    blocks = triton.cdiv(width, BLOCK)
-    with torch.cuda.device_of(x):
-        silu_mul_kernel[(rows.shape[0] * blocks,)](
-            rows, out, width, rows.stride(0), blocks, BLOCK=BLOCK
-        )
-    return out
+    return launch(silu_mul_kernel, x)
 
 
 def variants() -> list[Variant]:

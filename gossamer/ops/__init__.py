@@ -5,19 +5,28 @@ Call them as functions (`gossamer.ops.fused_add_gelu(x, bias)`), choose a backen
 """
 
 from gossamer.ops.backends import BACKENDS, BackendUnavailableError, use_backend
+from gossamer.ops.bias_act import bias_act
 from gossamer.ops.decode_attention import DenseWindow, decode_attention
 from gossamer.ops.element_wise_mul_add import element_wise_mul_add
 from gossamer.ops.fused_add_gelu import fused_add_gelu
+from gossamer.ops.fused_residual_layernorm import fused_residual_layernorm
 from gossamer.ops.fused_residual_rmsnorm import fused_residual_rmsnorm
+from gossamer.ops.gelu_mul import gelu_mul
 from gossamer.ops.kv_append import kv_append
 from gossamer.ops.kv_block import BlockFormat
 from gossamer.ops.kv_pack import kv_pack
+from gossamer.ops.kv_page_copy import kv_page_copy
+from gossamer.ops.kv_page_swap import kv_page_swap
 from gossamer.ops.kv_unpack import kv_unpack
 from gossamer.ops.linear import linear
 from gossamer.ops.masked_attention import masked_attention
 from gossamer.ops.masked_attention_rows import masked_attention_rows
 from gossamer.ops.registry import OPS, Op
+from gossamer.ops.rmsnorm import rmsnorm
+from gossamer.ops.rmsnorm_rope import rmsnorm_rope
 from gossamer.ops.rope import rope
+from gossamer.ops.rope_inplace import rope_inplace
+from gossamer.ops.scaled_softmax import scaled_softmax
 from gossamer.ops.silu_mul import silu_mul
 
 __all__ = [
@@ -27,17 +36,26 @@ __all__ = [
     "BlockFormat",
     "DenseWindow",
     "Op",
+    "bias_act",
     "decode_attention",
     "element_wise_mul_add",
     "fused_add_gelu",
+    "fused_residual_layernorm",
     "fused_residual_rmsnorm",
+    "gelu_mul",
     "kv_append",
     "kv_pack",
+    "kv_page_copy",
+    "kv_page_swap",
     "kv_unpack",
     "linear",
     "masked_attention",
     "masked_attention_rows",
+    "rmsnorm",
+    "rmsnorm_rope",
     "rope",
+    "rope_inplace",
+    "scaled_softmax",
     "silu_mul",
     "use_backend",
 ]

@@ -1,14 +1,10 @@
 """Residual addition and RMSNorm in one pass: what stands between two blocks of a decoder."""
 
-import sys
-
 import torch
 from torch import Tensor
 
-from gossamer.ops.checks import check_has_last_dim, check_like, check_shape, check_tensor
+from gossamer.ops.norm_checks import check_norm
 from gossamer.ops.registry import Op
-
-MAX_WIDTH = 65_536
 
 
 def fused_residual_rmsnorm(
@@ -43,20 +39,8 @@ def _reference(
 
 
 def _check(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> None:
-    op = "fused_residual_rmsnorm"
-    check_tensor(op, "x", x)
-    check_like(op, "residual", residual, "x", x)
-    check_like(op, "weight", weight, "x", x)
-    check_has_last_dim(op, "x", x)
-    width = x.shape[-1]
-    if not 1 <= width <= MAX_WIDTH:
-        raise ValueError(f"{op}: the last dimension of x is {width}; must be 1 to {MAX_WIDTH}")
-    check_shape(op, "residual", residual, tuple(x.shape), "the shape of x")
-    check_shape(op, "weight", weight, (width,), "the last dimension of x")
-    if not isinstance(eps, (int, float)):
-        raise TypeError(f"{op}: eps is {type(eps).__name__}; must be a float")
-    if not 0 <= eps <= sys.float_info.max:
-        raise ValueError(f"{op}: eps is {eps}; must be finite and >= 0")
+    rows = {"weight": weight}
+    check_norm("fused_residual_rmsnorm", x, residual, rows, eps, has_residual=True)
 
 
 def _fake(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ namespace {
 template <bool Dense, int N, class T, class F>
 GOSSAMER_INLINE void elementwise_row(const T* const (&in)[N], const int64_t (&stride)[N], T* out, int64_t n,
                                      const F& f) {
-  F32 x[N];
+  F32 x[N] = {};
   for (int k = 0; k < N; ++k) {
     GOSSAMER_ASSERT(stride[k] == 1 || (!Dense && stride[k] == 0));
     if (!Dense && stride[k] == 0) x[k] = splat(load_partial(in[k], 1)[0]);

@@ -40,8 +40,23 @@ struct RowGrid {
 
 template <int V, unsigned Mask, Small Kind, class T, int N, class F>
 void launch_rows(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
-  const RowGrid size(args.rows, args.shape.size[0], rows_unroll<N, Mask>);
-  rows_kernel<V, Mask, Kind><<<size.grid, size.block, 0, stream>>>(args, f);
+  constexpr int many = rows_unroll<N, Mask>;
+  if (args.shape.numel <= kFewPacks) {
+    const RowGrid size(args.rows, args.shape.size[0], 1);
+    rows_kernel<V, Mask, Kind, 1><<<size.grid, size.block, 0, stream>>>(args, f);
+  } else {
+    const RowGrid size(args.rows, args.shape.size[0], many);
+    rows_kernel<V, Mask, Kind, many><<<size.grid, size.block, 0, stream>>>(args, f);
+  }
+}
+
+template <int V, class T, int N, class F>
+void launch_flat(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
+  const int64_t each = args.shape.numel <= kFewPacks ? 1 : unroll<N>;
+  const int64_t blocks = (args.shape.numel - 1) / (kThreads * each) + 1;
+  STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
+  auto* kernel = each == 1 ? flat_kernel<V, 1, T, N, F> : flat_kernel<V, unroll<N>, T, N, F>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args, f);
 }
 
 template <int V, unsigned Hint, class T, int N, class F>
@@ -57,9 +72,7 @@ void launch_packs(ElementwiseArgs<T, N> args, const F& f, cudaStream_t stream) {
   }
   const bool dense = same_element == 0 || V == 1;  // single elements are read with any stride
   if (args.shape.dims == 1 && dense) {
-    const int64_t blocks = (args.shape.numel - 1) / (kThreads * unroll<N>)+1;
-    STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
-    flat_kernel<V><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args, f);
+    launch_flat<V>(args, f, stream);
   } else if (args.shape.dims == 2 && dense && (same_row & Hint) == Hint) {
     launch_rows<V, Hint, Small::same_row>(args, f, stream);
   } else if (args.shape.dims == 2 && dense) {

@@ -17,6 +17,10 @@ constexpr int kThreads = 256;
 template <int Streams>
 constexpr int unroll = Streams <= 2 ? 4 : 2;
 
+// Up to this many packs, a thread takes one: all multiprocessors have work then, and the code is short. A cold call
+// waits for its instructions too.
+constexpr int64_t kFewPacks = 132 * 4 * kThreads;
+
 template <class T, int N>
 struct ElementwiseArgs {
   const T* in[N];
@@ -48,9 +52,8 @@ GOSSAMER_INLINE Pack<T, V> apply(const F& f, const float (&in)[N][V]) {
 }
 
 // ---- one dimension ---------------------------------------------------------------------
-template <int V, class T, int N, class F>
+template <int V, int kUnroll, class T, int N, class F>
 __global__ void __launch_bounds__(kThreads) flat_kernel(const ElementwiseArgs<T, N> args, const F f) {
-  constexpr int kUnroll = unroll<N>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kUnroll) + threadIdx.x;
   Pack<T, V> in[kUnroll][N];
 #pragma unroll
@@ -81,9 +84,8 @@ enum class Small { same_row, same_element };
 template <int N, unsigned Mask>
 constexpr int rows_unroll = unroll<N - __builtin_popcount(Mask)>;
 
-template <int V, unsigned Mask, Small Kind, class T, int N, class F>
+template <int V, unsigned Mask, Small Kind, int kUnroll, class T, int N, class F>
 __global__ void __launch_bounds__(kThreads) rows_kernel(const ElementwiseArgs<T, N> args, const F f) {
-  constexpr int kUnroll = rows_unroll<N, Mask>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.y * kUnroll) + threadIdx.y;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
   for (int64_t column = blockIdx.y * blockDim.x + threadIdx.x; column < args.shape.size[0]; column += step) {

@@ -1,29 +1,44 @@
-// Sums over the threads of a block that share a row.
+// Sums and maxima over the threads of a block that share a row.
 #pragma once
 
 #include "gossamer/common.h"
 
 namespace gossamer::cuda {
 
-// Sum over a warp; every lane gets it.
-GOSSAMER_INLINE float warp_sum(float x) {
+struct Sum {
+  static constexpr float none = 0.0f;
+  GOSSAMER_INLINE float of(float a, float b) { return a + b; }
+};
+struct Max {  // of those that are numbers
+  static constexpr float none = -INFINITY;
+  GOSSAMER_INLINE float of(float a, float b) { return fmaxf(a, b); }
+};
+
+// Over a warp; every lane gets it.
+template <class Op>
+GOSSAMER_INLINE float warp_reduce(float x) {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+  for (int distance = 16; distance > 0; distance /= 2) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
   return x;
 }
 
-// Sum over the blockDim.x threads of one row (a multiple of 32); every thread of the row gets it. All
+// Over the blockDim.x threads of one row (a multiple of 32); every thread of the row gets it. All
 // threads of the block call it. `scratch` holds one float per warp of the block and may be reused
 // after another __syncthreads().
-GOSSAMER_INLINE float row_sum(float x, float* scratch) {
-  x = warp_sum(x);
+template <class Op>
+GOSSAMER_INLINE float row_reduce(float x, float* scratch) {
+  x = warp_reduce<Op>(x);
   const int warps = blockDim.x / 32;
   if (warps == 1) return x;
   float* mine = scratch + threadIdx.y * warps;
   if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
   __syncthreads();
   const int lane = threadIdx.x % 32;
-  return warp_sum(lane < warps ? mine[lane] : 0.0f);
+  return warp_reduce<Op>(lane < warps ? mine[lane] : Op::none);
 }
+
+GOSSAMER_INLINE float warp_sum(float x) { return warp_reduce<Sum>(x); }
+GOSSAMER_INLINE float row_sum(float x, float* scratch) { return row_reduce<Sum>(x, scratch); }
+GOSSAMER_INLINE float row_max(float x, float* scratch) { return row_reduce<Max>(x, scratch); }
 
 }  // namespace gossamer::cuda

@@ -2,18 +2,21 @@
 
 #include "gossamer/common.h"
 #include "gossamer/cpu/isa.h"
+#include "gossamer/math/activation.h"
 #include "gossamer/strided.h"
 
 namespace gossamer {
 
-struct SiluMul {
+struct BiasAct {
   DType dtype;
+  Activation activation;
+  bool has_bias;
   Strided<2> shape;
-  const void* in[2];  // the halves of x: what goes through silu, and its factor
+  const void* in[2];  // x, bias
   void* out;
 };
 
 // Outputs begin .. end-1.
-GOSSAMER_DECLARE_CPU_KERNEL(void, silu_mul, const SiluMul& work, int64_t begin, int64_t end)
+GOSSAMER_DECLARE_CPU_KERNEL(void, bias_act, const BiasAct& work, int64_t begin, int64_t end)
 
 }  // namespace gossamer

@@ -1,0 +1,276 @@
+// The kernel that rmsnorm, fused_residual_rmsnorm and fused_residual_layernorm share, and its launch.
+#pragma once
+
+#include "gossamer/cuda/dtype.cuh"
+#include "gossamer/cuda/launch.h"
+#include "gossamer/cuda/reduce.cuh"
+#include "gossamer/cuda/vector.cuh"
+#include "norm.h"
+
+namespace gossamer {
+namespace {
+
+enum class NormForm { rms, residual_rms, residual_layer };
+
+template <class T>
+struct NormArgs {
+  const T *x, *residual, *input_bias, *weight, *bias;  // input_bias and bias may be null
+  T *normed, *sum;
+  int64_t x_stride, residual_stride, rows;
+  int packs;  // per row
+  float inverse_width, eps;
+};
+
+// One row, in packs of V elements.
+template <class T, int V, NormForm F>
+struct NormRow {
+  static constexpr bool add = F != NormForm::rms, layer = F == NormForm::residual_layer;
+  using Pack = cuda::Pack<T, V>;
+  struct Inputs {
+    Pack x, residual, input_bias;
+  };
+
+  const NormArgs<T>& args;
+  const T *x, *residual;
+  T *sum, *normed;
+
+  __device__ NormRow(const NormArgs<T>& a, int64_t row)
+      : args(a),
+        x(a.x + row * a.x_stride),
+        residual(add ? a.residual + row * a.residual_stride : nullptr),
+        sum(add ? a.sum + row * a.packs * V : nullptr),
+        normed(a.normed + row * a.packs * V) {}
+
+  __device__ Inputs load(int p) const {
+    Inputs in;
+    in.x = cuda::load<T, V>(x + p * V);
+    if constexpr (add) in.residual = cuda::load<T, V>(residual + p * V);
+    if constexpr (layer) {
+      if (args.input_bias != nullptr) in.input_bias = cuda::load<T, V>(args.input_bias + p * V);
+    }
+    return in;
+  }
+
+  // What is normed: x itself, or the sum, rounded to T and stored.
+  __device__ Pack take(const Inputs& in, int p) const {
+    if constexpr (!add) {
+      return in.x;
+    } else {
+      float h[V], other[V];
+      cuda::unpack<T, V>(in.x, h);
+      if constexpr (layer) {
+        if (args.input_bias != nullptr) {
+          cuda::unpack<T, V>(in.input_bias, other);
+#pragma unroll
+          for (int i = 0; i < V; ++i) h[i] += other[i];
+        }
+      }
+      cuda::unpack<T, V>(in.residual, other);
+#pragma unroll
+      for (int i = 0; i < V; ++i) h[i] += other[i];
+      const Pack rounded = cuda::pack<T, V>(h);
+      cuda::store<T, V>(sum + p * V, rounded);
+      return rounded;
+    }
+  }
+
+  // The same once more, from memory.
+  __device__ Pack taken(int p) const { return cuda::load<T, V>((add ? sum : x) + p * V); }
+
+  // The sum of the elements, or of the squares of their distances from `mean`.
+  static __device__ float moment(const Pack& pack, bool squares, float mean) {
+    float h[V], total = 0;
+    cuda::unpack<T, V>(pack, h);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float off = layer ? h[i] - mean : h[i];
+      total += squares ? off * off : h[i];
+    }
+    return total;
+  }
+
+  __device__ void write(int p, const Pack& pack, const Pack& weight, const Pack& bias, float mean, float scale) const {
+    float h[V], w[V], b[V];
+    cuda::unpack<T, V>(pack, h);
+    cuda::unpack<T, V>(weight, w);
+    if (layer && args.bias != nullptr) cuda::unpack<T, V>(bias, b);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      h[i] = (layer ? h[i] - mean : h[i]) * scale * w[i];
+      if (layer && args.bias != nullptr) h[i] += b[i];
+    }
+    cuda::store<T, V>(normed + p * V, cuda::pack<T, V>(h));
+  }
+
+  __device__ Pack weight(int p) const { return cuda::load<T, V>(args.weight + p * V); }
+  __device__ Pack bias(int p) const {
+    Pack b{};
+    if (layer && args.bias != nullptr) b = cuda::load<T, V>(args.bias + p * V);
+    return b;
+  }
+};
+
+// 1024 threads leave 64 registers to each, too few for 4 packs of eight values.
+template <class T, int K>
+constexpr int max_threads = K == 4 && sizeof(T) == 2 ? 512 : 1024;
+
+// One row per blockDim.x threads, blockDim.y rows per block. A thread keeps its K packs of the row in registers.
+template <class T, int V, int K, NormForm F>
+__global__ void __launch_bounds__(max_threads<T, K>, 1) norm_kernel(const NormArgs<T> args) {
+  using Row = NormRow<T, V, F>;
+  using Pack = typename Row::Pack;
+  __shared__ float scratch[2][32];
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int packs = index < args.rows ? args.packs : 0;  // the last block may have rows to spare
+  const Row row(args, index);
+  const int step = blockDim.x, first = threadIdx.x;
+
+  constexpr int flight = K < 2 ? K : 2;  // packs of each input on their way at once
+  constexpr bool early = K <= 2;         // and the weight with them: a decode step finds none of it in a cache
+  Pack h[K], weight[early ? K : 1], bias[early ? K : 1];
+  float total = 0;
+#pragma unroll
+  for (int k0 = 0; k0 < K; k0 += flight) {
+    typename Row::Inputs in[flight];
+#pragma unroll
+    for (int k = 0; k < flight; ++k) {
+      const int p = first + (k0 + k) * step;
+      if (p < packs) in[k] = row.load(p);
+    }
+#pragma unroll
+    for (int k = 0; k < flight; ++k) {
+      const int p = first + (k0 + k) * step;
+      if (early && p < packs) {
+        weight[k] = row.weight(p);
+        bias[k] = row.bias(p);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < flight; ++k) {
+      const int p = first + (k0 + k) * step;
+      if (p < packs) {
+        h[k0 + k] = row.take(in[k], p);
+        total += Row::moment(h[k0 + k], !Row::layer, 0.0f);
+      }
+    }
+  }
+  float mean = 0;
+  if constexpr (Row::layer) {
+    mean = cuda::row_sum(total, scratch[0]) * args.inverse_width;
+    total = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (first + k * step < packs) total += Row::moment(h[k], true, mean);
+    }
+  }
+  const float scale = rsqrtf(cuda::row_sum(total, scratch[1]) * args.inverse_width + args.eps);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int p = first + k * step;
+    if (p >= packs) continue;
+    if constexpr (early) {
+      row.write(p, h[k], weight[k], bias[k], mean, scale);
+    } else {
+      row.write(p, h[k], row.weight(p), row.bias(p), mean, scale);
+    }
+  }
+}
+
+// Rows of any width, one per block, read back from memory (most of it from L2) for each further pass.
+template <class T, int V, NormForm F>
+__global__ void __launch_bounds__(1024, 1) norm_kernel_wide(const NormArgs<T> args) {
+  using Row = NormRow<T, V, F>;
+  __shared__ float scratch[2][32];
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int packs = index < args.rows ? args.packs : 0;
+  const Row row(args, index);
+  const int step = blockDim.x;
+  float total = 0, mean = 0;
+  for (int p = threadIdx.x; p < packs; p += step) {
+    total += Row::moment(row.take(row.load(p), p), !Row::layer, 0.0f);
+  }
+  if constexpr (Row::layer) {
+    mean = cuda::row_sum(total, scratch[0]) * args.inverse_width;
+    total = 0;
+    for (int p = threadIdx.x; p < packs; p += step) total += Row::moment(row.taken(p), true, mean);
+  }
+  const float scale = rsqrtf(cuda::row_sum(total, scratch[1]) * args.inverse_width + args.eps);
+  for (int p = threadIdx.x; p < packs; p += step) {
+    row.write(p, row.taken(p), row.weight(p), row.bias(p), mean, scale);
+  }
+}
+
+inline int round_up_to_power_of_two(int n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+
+template <class T, int V, NormForm F>
+void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
+  // Two packs per thread hide latency with few idle lanes; up to 512 threads, so that a multiprocessor
+  // has several rows at work and one of them is always loading; only very wide rows need more.
+  int threads = round_up_to_power_of_two((args.packs + 1) / 2);
+  threads = threads < 32 ? 32 : threads > 512 ? 512 : threads;
+  if (args.packs > 4 * threads) threads = 1024;
+  const int rows_per_block = threads < 256 ? 256 / threads : 1;
+  const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;
+  STD_TORCH_CHECK(blocks < (int64_t{1} << 31), op, ": too many rows: ", args.rows);
+  const int per_thread = (args.packs + threads - 1) / threads;
+  auto* kernel = norm_kernel_wide<T, V, F>;
+  if constexpr (V > 1) {
+    if (per_thread <= 1) {
+      kernel = norm_kernel<T, V, 1, F>;
+    } else if (per_thread <= 2) {
+      kernel = norm_kernel<T, V, 2, F>;
+    } else if (per_thread <= 4 && threads <= max_threads<T, 4>) {
+      kernel = norm_kernel<T, V, 4, F>;
+    }
+  }
+  const dim3 grid(static_cast<unsigned>(blocks)), block(threads, rows_per_block);
+  kernel<<<grid, block, 0, stream>>>(args);
+  STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <class T>
+bool can_pack(const NormArgs<T>& args, int64_t width, int length) {
+  bool aligned = width % length == 0 && args.x_stride % length == 0 && args.residual_stride % length == 0;
+  for (const T* p : {args.x, args.residual, args.input_bias, args.weight, args.bias}) {
+    aligned = aligned && cuda::aligned(p, cuda::kVectorBytes);  // null is
+  }
+  return aligned;
+}
+
+template <NormForm F>
+void norm_cuda(const char* op, const NormCall& call) {
+  const Norm& w = call.work;
+  if (w.rows == 0) return;
+  const cuda::DeviceGuard guard(call.normed.get_device_index());
+  const cudaStream_t stream = cuda::current_stream(call.normed);
+  cuda::for_dtype(w.dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int length = cuda::vector_length<T>;
+    NormArgs<T> args{static_cast<const T*>(w.x),
+                     static_cast<const T*>(w.residual),
+                     static_cast<const T*>(w.input_bias),
+                     static_cast<const T*>(w.weight),
+                     static_cast<const T*>(w.bias),
+                     static_cast<T*>(w.normed),
+                     static_cast<T*>(w.sum),
+                     w.x_stride,
+                     w.residual_stride,
+                     w.rows,
+                     static_cast<int>(w.width),
+                     1.0f / static_cast<float>(w.width),
+                     w.eps};
+    if (can_pack(args, w.width, length)) {
+      args.packs /= length;
+      launch_norm<T, length, F>(op, args, stream);
+    } else {
+      launch_norm<T, 1, F>(op, args, stream);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

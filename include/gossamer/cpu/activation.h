@@ -1,0 +1,20 @@
+#pragma once
+
+#include "gossamer/cpu/vec.h"
+#include "gossamer/math/activation.h"
+
+namespace gossamer {
+namespace {
+
+// The activation of x for a result of type T. 16-bit results get a shorter gelu, whose reciprocal never meets infinity.
+template <Activation A, class T>
+GOSSAMER_INLINE F32 activate(F32 x, T) {
+  if constexpr (A == Activation::gelu && sizeof(T) == 2) {
+    return math::gelu_erf<VecMath16, math::TailFit6>(x);
+  } else {
+    return math::activate<VecMath, math::TailFit8, A>(x);
+  }
+}
+
+}  // namespace
+}  // namespace gossamer
