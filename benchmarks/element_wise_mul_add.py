@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from benchmarks.compiled import compiled
 from benchmarks.shapes import pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
@@ -16,7 +17,11 @@ OTHERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
 }
 
 
-def _case(shape: tuple[int, ...], variant: str) -> Case:
+def _eager(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return a * b + c
+
+
+def _case(shape: tuple[int, ...], variant: str, device: str) -> Case:
     other = OTHERS[variant](shape)
 
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,9 +33,10 @@ def _case(shape: tuple[int, ...], variant: str) -> Case:
         shape=shape,
         make_args=make_args,
         peers={
-            "eager": lambda a, b, c: a * b + c,
+            "eager": _eager,
             "addcmul": lambda a, b, c: torch.addcmul(c, a, b),
         },
+        adapted=compiled("element_wise_mul_add", _eager, device),
         bytes=lambda a, b, c: tensor_bytes(a, a, b, c),
         flops=2 * torch.Size(shape).numel(),
         variant=variant,
@@ -40,7 +46,7 @@ def _case(shape: tuple[int, ...], variant: str) -> Case:
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     for shape in pilot_shapes(device, quick):
         for variant in OTHERS:
-            yield _case(shape, variant)
+            yield _case(shape, variant, device)
 
 
 SUITE = Suite("element_wise_mul_add", _cases)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.compiled import compiled
 from benchmarks.shapes import pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
@@ -15,7 +16,7 @@ def _eager(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Ten
     return F.rms_norm(h, weight.shape, weight, eps), h
 
 
-def _case(shape: tuple[int, ...]) -> Case:
+def _case(shape: tuple[int, ...], device: str) -> Case:
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor, float]:
         x, residual = (torch.randn(shape, dtype=dtype, device=device) for _ in range(2))
         return x, residual, torch.randn(shape[-1], dtype=dtype, device=device), 1e-6
@@ -24,6 +25,7 @@ def _case(shape: tuple[int, ...]) -> Case:
         shape=shape,
         make_args=make_args,
         peers={"eager": _eager},
+        adapted=compiled("fused_residual_rmsnorm", _eager, device),
         bytes=lambda x, residual, weight, eps: 4 * tensor_bytes(x) + tensor_bytes(weight),
         flops=5 * torch.Size(shape).numel(),
     )
@@ -31,7 +33,7 @@ def _case(shape: tuple[int, ...]) -> Case:
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     for shape in pilot_shapes(device, quick):
-        yield _case(shape)
+        yield _case(shape, device)
     if device == "cuda" and not quick:  # narrow, odd and very wide rows
         for shape in [
             (262_144, 128),
@@ -40,7 +42,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
             (2048, 16_384),
             (1024, 65_536),
         ]:
-            yield _case(shape)
+            yield _case(shape, device)
 
 
 SUITE = Suite("fused_residual_rmsnorm", _cases)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from benchmarks.compiled import compiled
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 
-def _eager(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def eager(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """As models have it: lines gathered, cast to the dtype, and the turned copy added."""
     c, s = (table[positions].to(x.dtype).unsqueeze(1) for table in (cos, sin))
     if interleaved:
@@ -19,7 +20,7 @@ def _eager(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: 
     return x * c + torch.cat((-b, a), dim=-1) * s
 
 
-def _case(shape: tuple[int, int, int], value_heads: int, interleaved: bool) -> Case:
+def _case(shape: tuple[int, int, int], value_heads: int, interleaved: bool, device: str) -> Case:
     tokens, heads, head_dim = shape
 
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor, bool]:
@@ -32,7 +33,8 @@ def _case(shape: tuple[int, int, int], value_heads: int, interleaved: bool) -> C
     return Case(
         shape=shape,
         make_args=make_args,
-        peers={"eager": _eager},
+        peers={"eager": eager},
+        adapted=compiled("rope", eager, device),
         # x read and written; a position, and head_dim / 2 of cos and of sin in float32, per token
         bytes=lambda x, *_: 2 * tensor_bytes(x) + tokens * (8 + 4 * head_dim),
         flops=3 * torch.Size(shape).numel(),
@@ -42,16 +44,16 @@ def _case(shape: tuple[int, int, int], value_heads: int, interleaved: bool) -> C
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     if quick:
-        yield _case((32, 40, 128), 8, interleaved=False)
+        yield _case((32, 40, 128), 8, interleaved=False, device=device)
         return
     # Llama-3-8B, from a decode step to a long prompt; on a CPU also SmolLM2-135M.
     small, most = ([(1, 12, 64)], 2048) if device == "cpu" else ([], 16_384)
     llama = [(tokens, 40, 128) for tokens in (1, 32, 2048, 16_384) if tokens <= most]
     for shape in small:
-        yield _case(shape, 3, interleaved=False)
+        yield _case(shape, 3, interleaved=False, device=device)
     for shape in llama:
-        yield _case(shape, 8, interleaved=False)
-    yield _case((2048, 40, 128), 8, interleaved=True)
+        yield _case(shape, 8, interleaved=False, device=device)
+    yield _case((2048, 40, 128), 8, interleaved=True, device=device)
 
 
 SUITE = Suite("rope", _cases)

@@ -235,7 +235,8 @@ void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
 template <class T>
 bool can_pack(const NormArgs<T>& args, int64_t width, int length) {
   bool aligned = width % length == 0 && args.x_stride % length == 0 && args.residual_stride % length == 0;
-  for (const T* p : {args.x, args.residual, args.input_bias, args.weight, args.bias}) {
+  const T* const inputs[] = {args.x, args.residual, args.input_bias, args.weight, args.bias};
+  for (const T* p : inputs) {
     aligned = aligned && cuda::aligned(p, cuda::kVectorBytes);  // null is
   }
   return aligned;

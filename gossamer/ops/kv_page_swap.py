@@ -78,7 +78,7 @@ def _check_values(
 def _extent(pages: Tensor) -> tuple[int, int]:
     """First byte and the one after the last."""
     start = pages.data_ptr()
-    reach = (pages.shape[0] - 1) * pages.stride(0) + pages[0].numel()
+    reach = (pages.shape[0] - 1) * pages.stride(0) + pages.numel() // pages.shape[0]
     return start, start + reach * pages.element_size()
 
 

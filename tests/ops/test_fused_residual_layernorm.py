@@ -25,9 +25,10 @@ def _normed(h, weight, bias, eps):
 def _magnitude(x, residual, weight, bias=None, eps=1e-5, input_bias=None):
     terms = x.abs() + residual.abs() + (0 if input_bias is None else input_bias.abs())
     h = x + residual + (0 if input_bias is None else input_bias)
-    deviation = torch.sqrt(h.var(-1, correction=0, keepdim=True) + eps)
-    # x and the mean are subtracted from each other.
-    sizes = (h.abs() + h.mean(-1, keepdim=True).abs()) / deviation * weight.abs()
+    off = h - h.mean(-1, keepdim=True)
+    deviation = torch.sqrt(off.square().mean(-1, keepdim=True) + eps)
+    # A mean, as exact as what it is the mean of, is subtracted.
+    sizes = (h.abs() + h.abs().mean(-1, keepdim=True)) / deviation * weight.abs()
     return sizes + (0 if bias is None else bias.abs()), terms
 
 

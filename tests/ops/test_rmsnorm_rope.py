@@ -88,7 +88,7 @@ SPEC = OpSpec(
         ),
         (_args(eps="small"), TypeError, "rmsnorm_rope: eps is str; must be a float"),
         (_args(eps=-1.0), ValueError, "rmsnorm_rope: eps is -1.0; must be finite and >= 0"),
-        (_args(interleaved=1.5), TypeError, "rmsnorm_rope: interleaved is float; must be a bool"),
+        (_args(interleaved="yes"), TypeError, "rmsnorm_rope: interleaved is str; must be a bool"),
     ],
 )
 BAD_VALUES = [
