@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import dtypes_of, fused_shapes
+from benchmarks.shapes import fused_dtypes, pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 FLOPS_PER_ELEMENT = 20  # an exponential, a reciprocal and some more
@@ -39,12 +39,12 @@ def _case(shape: tuple[int, ...], activation: str, device: str) -> Case:
         bytes=lambda x, bias, activation: 2 * tensor_bytes(x) + tensor_bytes(bias),
         flops=FLOPS_PER_ELEMENT * torch.Size(shape).numel(),
         variant=activation,
-        dtypes=dtypes_of(device),
+        dtypes=fused_dtypes(device, shape),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    shapes = fused_shapes(device, quick)
+    shapes = pilot_shapes(device, quick)
     for shape in shapes:
         for activation in ("gelu", "silu"):
             yield _case(shape, activation, device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import pilot_shapes
+from benchmarks.shapes import pilot_dtypes, pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 # How b and c broadcast against [batch, tokens, hidden]: not, along tokens, along the hidden size.
@@ -39,6 +39,7 @@ def _case(shape: tuple[int, ...], variant: str, device: str) -> Case:
         adapted=compiled("element_wise_mul_add", _eager, device),
         bytes=lambda a, b, c: tensor_bytes(a, a, b, c),
         flops=2 * torch.Size(shape).numel(),
+        dtypes=pilot_dtypes(device, shape),
         variant=variant,
     )
 

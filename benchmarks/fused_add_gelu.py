@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import pilot_shapes
+from benchmarks.shapes import pilot_dtypes, pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 FLOPS_PER_ELEMENT = 20  # polynomial, exponential and reciprocal
@@ -29,6 +29,7 @@ def _case(shape: tuple[int, ...], approximate: str, device: str) -> Case:
         adapted=compiled("fused_add_gelu", _eager, device),
         bytes=lambda x, bias, approximate: 2 * tensor_bytes(x) + tensor_bytes(bias),
         flops=FLOPS_PER_ELEMENT * torch.Size(shape).numel(),
+        dtypes=pilot_dtypes(device, shape),
         variant=f"approximate={approximate}",
     )
 

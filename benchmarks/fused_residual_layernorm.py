@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import dtypes_of, fused_shapes
+from benchmarks.shapes import fused_dtypes, pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 
@@ -37,12 +37,12 @@ def _case(shape: tuple[int, ...], has_input_bias: bool, device: str) -> Case:
         bytes=lambda x, *_: 4 * tensor_bytes(x) + 3 * shape[-1] * x.element_size(),
         flops=9 * torch.Size(shape).numel(),
         variant="input_bias" if has_input_bias else "",
-        dtypes=dtypes_of(device),
+        dtypes=fused_dtypes(device, shape),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    shapes = fused_shapes(device, quick)
+    shapes = pilot_shapes(device, quick)
     for shape in shapes:
         yield _case(shape, False, device)
     for shape in shapes[:1] if quick else shapes[1:3]:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import pilot_shapes
+from benchmarks.shapes import pilot_dtypes, pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 
@@ -28,6 +28,7 @@ def _case(shape: tuple[int, ...], device: str) -> Case:
         adapted=compiled("fused_residual_rmsnorm", _eager, device),
         bytes=lambda x, residual, weight, eps: 4 * tensor_bytes(x) + tensor_bytes(weight),
         flops=5 * torch.Size(shape).numel(),
+        dtypes=pilot_dtypes(device, shape),
     )
 
 

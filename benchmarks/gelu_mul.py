@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import dtypes_of
+from benchmarks.shapes import fused_dtypes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 FLOPS_PER_RESULT = 20  # polynomial, exponential and reciprocal
@@ -30,7 +30,7 @@ def _case(shape: tuple[int, int], approximate: str, device: str) -> Case:
         bytes=lambda x, approximate: 3 * tensor_bytes(x) // 2,
         flops=FLOPS_PER_RESULT * torch.Size(shape).numel() // 2,
         variant=f"approximate={approximate}",
-        dtypes=dtypes_of(device),
+        dtypes=fused_dtypes(device, shape),
     )
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import dtypes_of, fused_shapes
+from benchmarks.shapes import fused_dtypes, pilot_shapes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 
@@ -34,12 +34,12 @@ def _case(shape: tuple[int, ...], device: str) -> Case:
         adapted=compiled("rmsnorm", written_out, device),
         bytes=lambda x, weight, eps: 2 * tensor_bytes(x) + tensor_bytes(weight),
         flops=4 * torch.Size(shape).numel(),
-        dtypes=dtypes_of(device),
+        dtypes=fused_dtypes(device, shape),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    for shape in fused_shapes(device, quick):
+    for shape in pilot_shapes(device, quick):
         yield _case(shape, device)
     if device == "cuda" and not quick:  # narrow rows
         yield _case((262_144, 128), device)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.compiled import compiled
+from benchmarks.shapes import pilot_dtypes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 
@@ -38,6 +39,7 @@ def _case(shape: tuple[int, int, int], value_heads: int, interleaved: bool, devi
         # x read and written; a position, and head_dim / 2 of cos and of sin in float32, per token
         bytes=lambda x, *_: 2 * tensor_bytes(x) + tokens * (8 + 4 * head_dim),
         flops=3 * torch.Size(shape).numel(),
+        dtypes=pilot_dtypes(device, shape),
         variant="interleaved" if interleaved else "",
     )
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks import rope
 from benchmarks.compiled import compiled
-from benchmarks.shapes import dtypes_of
+from benchmarks.shapes import fused_dtypes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 
@@ -33,7 +33,7 @@ def _case(shape: tuple[int, int, int], value_heads: int, device: str) -> Case:
         adapted=compiled("rope_inplace", _eager, device),
         bytes=lambda x, *_: 2 * tensor_bytes(x) + tokens * (8 + 4 * head_dim),
         flops=3 * torch.Size(shape).numel(),
-        dtypes=dtypes_of(device),
+        dtypes=fused_dtypes(device, shape),
     )
 
 

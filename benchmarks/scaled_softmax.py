@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.compiled import compiled
-from benchmarks.shapes import dtypes_of
+from benchmarks.shapes import fused_dtypes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.ops import BACKENDS
+from gossamer.ops.scaled_softmax import CUDA_MAX_WIDTH
 
 # A power of two, as for heads of 64: eager PyTorch rounds x * scale, which otherwise costs digits.
 SCALE = 0.125
@@ -28,7 +30,8 @@ def _case(shape: tuple[int, ...], device: str) -> Case:
         adapted=compiled("scaled_softmax", _eager, device),
         bytes=lambda x, scale: 2 * tensor_bytes(x),
         flops=12 * torch.Size(shape).numel(),
-        dtypes=dtypes_of(device),
+        dtypes=fused_dtypes(device, shape),
+        backends=BACKENDS if shape[-1] <= CUDA_MAX_WIDTH else ("cpu", "triton"),
     )
 
 

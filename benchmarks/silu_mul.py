@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.compiled import compiled
+from benchmarks.shapes import pilot_dtypes
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 
 FLOPS_PER_RESULT = 14  # exponential, reciprocal and two products
@@ -28,6 +29,7 @@ def _case(shape: tuple[int, int], device: str) -> Case:
         adapted=compiled("silu_mul", _eager, device),
         bytes=lambda x: 3 * tensor_bytes(x) // 2,
         flops=FLOPS_PER_RESULT * torch.Size(shape).numel() // 2,
+        dtypes=pilot_dtypes(device, shape),
     )
 
 

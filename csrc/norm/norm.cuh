@@ -208,10 +208,11 @@ inline int round_up_to_power_of_two(int n) {
 
 template <class T, int V, NormForm F>
 void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
-  // Two packs per thread hide latency with few idle lanes; up to 512 threads, so that a multiprocessor
-  // has several rows at work and one of them is always loading; only very wide rows need more.
+  // Two packs per thread hide latency with few idle lanes, several rows to a warp if they are narrow; up to 512
+  // threads, so that a multiprocessor has several rows at work and one of them is always loading; only very wide rows
+  // need more.
   int threads = round_up_to_power_of_two((args.packs + 1) / 2);
-  threads = threads < 32 ? 32 : threads > 512 ? 512 : threads;
+  threads = threads > 512 ? 512 : threads;
   if (args.packs > 4 * threads) threads = 1024;
   const int rows_per_block = threads < 256 ? 256 / threads : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;

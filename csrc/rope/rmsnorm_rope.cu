@@ -1,4 +1,5 @@
 #include "gossamer/cuda/dtype.cuh"
+#include "gossamer/cuda/reduce.cuh"
 #include "rope/turn.cuh"
 
 namespace gossamer {
@@ -60,12 +61,6 @@ struct NormedColumn {
   }
 };
 
-// Over the blockDim.x lanes of a row, a power of two up to 32.
-GOSSAMER_INLINE float lanes_sum(float x) {
-  for (int distance = blockDim.x / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
-  return x;
-}
-
 // One row (a head of a token) per blockDim.x lanes, blockDim.y rows per block. Once: a lane has at most one column,
 // which stays in registers; else columns are read again, from L1.
 template <class T, int V, bool Interleaved, bool Once>
@@ -89,14 +84,14 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_rope_kernel(const Rope work)
     const int64_t column = threadIdx.x < columns ? threadIdx.x : columns - 1;
     const Column mine(work, x, weight, position, column);
     const float squares = threadIdx.x < columns ? mine.squares() : 0.0f;
-    const float scale = rsqrtf(lanes_sum(squares) * inverse + work.eps);
+    const float scale = rsqrtf(cuda::lanes_reduce<cuda::Sum>(squares, blockDim.x) * inverse + work.eps);
     if (inside && threadIdx.x < columns) mine.write(scale, valid, out);
   } else {
     float squares = 0;
     for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
       squares += Column(work, x, weight, position, c).squares();
     }
-    const float scale = rsqrtf(lanes_sum(squares) * inverse + work.eps);
+    const float scale = rsqrtf(cuda::lanes_reduce<cuda::Sum>(squares, blockDim.x) * inverse + work.eps);
     if (!inside) return;
     for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
       Column(work, x, weight, position, c).write(scale, valid, out);

@@ -109,11 +109,11 @@ inline RopeCall prepare_rmsnorm_rope(const Tensor& x, const Tensor& weight, cons
   STD_TORCH_CHECK(per_head || (weight.dim() == 1 && weight.size(0) == head_dim), op,
                   ": weight must have shape [head_dim] or [heads, head_dim]");
   STD_TORCH_CHECK(eps >= 0 && std::isfinite(eps), op, ": eps is ", eps, "; must be finite and >= 0");
+  write_to(call, empty_contiguous(x, x.sizes()));
   call.weight = dense(weight);
   call.work.weight = call.weight.const_data_ptr();
   call.work.weight_head_stride = per_head ? head_dim : 0;
   call.work.eps = static_cast<float>(eps);
-  write_to(call, empty_contiguous(x, x.sizes()));
   return call;
 }
 

@@ -8,18 +8,14 @@
 namespace gossamer {
 namespace {
 
-constexpr int64_t kMaxWidth = 16384;  // 1024 threads hold as much in registers; wider rows go to the Triton kernel
-
-// 1024 threads leave 64 registers to each, too few for 4 packs of eight values.
-template <int V, int K>
-constexpr int max_threads = K * V > 16 ? 512 : 1024;
+constexpr int64_t kMaxWidth = 8192;  // what 512 threads hold in registers; wider rows go to the Triton kernel
 
 // -inf, where no element is larger, makes NaN of the row, as in torch.
 GOSSAMER_INLINE float exponential(float x, float top) { return cuda::FastMath::exp(x - top); }
 
 // One row per blockDim.x threads, blockDim.y rows per block. A thread keeps its K packs of the row in registers.
 template <class T, int V, int K>
-__global__ void __launch_bounds__(max_threads<V, K>, 1) softmax_kernel(const ScaledSoftmax work, int packs_per_row) {
+__global__ void __launch_bounds__(512) softmax_kernel(const ScaledSoftmax work, int packs_per_row) {
   __shared__ float scratch[2][32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const int packs = row < work.rows ? packs_per_row : 0;  // the last block may have rows to spare
@@ -59,7 +55,7 @@ __global__ void __launch_bounds__(max_threads<V, K>, 1) softmax_kernel(const Sca
 
 // Rows that cannot be read in packs: element by element, three times, from L1 or L2 after the first.
 template <class T>
-__global__ void __launch_bounds__(1024, 1) softmax_elements_kernel(const ScaledSoftmax work) {
+__global__ void __launch_bounds__(1024) softmax_elements_kernel(const ScaledSoftmax work) {
   __shared__ float scratch[2][32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const int width = row < work.rows ? static_cast<int>(work.width) : 0;
@@ -84,7 +80,7 @@ void launch(const ScaledSoftmax& work, cudaStream_t stream) {
   const int packs = static_cast<int>(packed ? work.width / V : work.width);
   int threads = 32;  // two packs per thread hide latency with few idle lanes
   while (threads < 512 && 2 * threads < packs) threads *= 2;
-  if (packs > 4 * threads || (!packed && packs > 4096)) threads = 1024;
+  if (!packed && packs > 4096) threads = 1024;
   const int rows_per_block = threads < 256 ? 256 / threads : 1;
   const int64_t blocks = (work.rows + rows_per_block - 1) / rows_per_block;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "scaled_softmax: too many rows: ", work.rows);
@@ -96,7 +92,7 @@ void launch(const ScaledSoftmax& work, cudaStream_t stream) {
   } else if (packs <= 2 * threads) {
     softmax_kernel<T, V, 2><<<grid, block, 0, stream>>>(work, packs);
   } else {
-    softmax_kernel<T, V, 4><<<grid, block, 0, stream>>>(work, packs);
+    softmax_kernel<T, V, sizeof(T)><<<grid, block, 0, stream>>>(work, packs);  // 4 packs: float32 alone has so many
   }
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }

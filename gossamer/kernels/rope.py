@@ -19,13 +19,13 @@ def turn(a, b, cos, sin):
 
 
 @triton.jit
-def turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, out_stride, pairs):
-    """Pairs (i, i + pairs)."""
+def turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, out_stride, out_pair, pairs):
+    """Pairs (i, i + pairs), in memory out_pair elements apart."""
     a = tl.load(x_ptr + column * channel_stride, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(x_ptr + (column + pairs) * channel_stride, mask=inside, other=0.0).to(tl.float32)
     a, b = turn(a, b, c, s)
     tl.store(out_ptr + column * out_stride, a.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(out_ptr + (column + pairs) * out_stride, b.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + column * out_stride + out_pair, b.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -45,15 +45,14 @@ def turn_neighbours(
 
 @triton.jit
 def turn_rows(
-    x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, heads, head_dim, pairs, max_positions,
-    channel_stride, out_stride, position_stride, token, head, IN_PLACE: tl.constexpr,
+    x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, head_dim, pairs, max_positions,
+    channel_stride, out_stride, position_stride, token, heads_inside, IN_PLACE: tl.constexpr,
     INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of a token, PAIRS pairs of channels at a time; x_ptr and out_ptr are at them.
 
     In place that is safe: both channels of a pair are read before they are written, and no others.
     """
-    heads_inside = head < heads
     position = tl.load(positions_ptr + token * position_stride)
     valid = (position >= 0) & (position < max_positions)
     nan = float("nan")  # what a position out of range makes of a row
@@ -70,12 +69,17 @@ def turn_rows(
             )  # fmt: skip
         else:
             inside = heads_inside & turned
-            turn_halves(x_ptr, out_ptr, c, s, column, inside, channel_stride, out_stride, pairs)
+            out_pair = tl.cast(pairs, tl.int64) * out_stride if IN_PLACE else pairs
+            turn_halves(
+                x_ptr, out_ptr, c, s, column, inside, channel_stride, out_stride, out_pair, pairs
+            )
     for first in range(2 * pairs, head_dim, PAIRS):  # the rest is copied, or left as it is
         column = first + tl.arange(0, PAIRS)[None, :].to(tl.int64)
         inside = heads_inside & (column < head_dim)
         x = tl.load(x_ptr + column * channel_stride, mask=inside & valid, other=nan)
-        tl.store(out_ptr + column * out_stride, x, mask=inside & (not IN_PLACE or ~valid))
+        if IN_PLACE:
+            inside = inside & (valid == 0)
+        tl.store(out_ptr + column * out_stride, x, mask=inside)
 
 
 @triton.jit
@@ -87,11 +91,12 @@ def rope_kernel(
     """One program per token and HEADS heads."""
     token = (tl.program_id(0) // head_blocks).to(tl.int64)
     head = (tl.program_id(0) % head_blocks).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
+    heads_inside = head < heads
     x_ptr += token * token_stride + head * head_stride
     out_ptr += (token * heads + head) * head_dim
     turn_rows(
-        x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, heads, head_dim, pairs, max_positions,
-        channel_stride, 1, position_stride, token, head, False, INTERLEAVED, HEADS, PAIRS,
+        x_ptr, positions_ptr, cos_ptr, sin_ptr, out_ptr, head_dim, pairs, max_positions,
+        channel_stride, 1, position_stride, token, heads_inside, False, INTERLEAVED, HEADS, PAIRS,
     )  # fmt: skip
 
 
@@ -104,11 +109,12 @@ def rope_inplace_kernel(
     """The same, to where x lies."""
     token = (tl.program_id(0) // head_blocks).to(tl.int64)
     head = (tl.program_id(0) % head_blocks).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
+    heads_inside = head < heads
     x_ptr += token * token_stride + head * head_stride
     turn_rows(
-        x_ptr, positions_ptr, cos_ptr, sin_ptr, x_ptr, heads, head_dim, pairs, max_positions,
-        channel_stride, channel_stride, position_stride, token, head, True, INTERLEAVED, HEADS,
-        PAIRS,
+        x_ptr, positions_ptr, cos_ptr, sin_ptr, x_ptr, head_dim, pairs, max_positions,
+        channel_stride, channel_stride, position_stride, token, heads_inside, True,
+        INTERLEAVED, HEADS, PAIRS,
     )  # fmt: skip
 
 

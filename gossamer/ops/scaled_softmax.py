@@ -9,7 +9,7 @@ from gossamer.ops.checks import check_has_last_dim, check_tensor
 from gossamer.ops.registry import Op
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
-CUDA_MAX_WIDTH = 16_384  # of a row that 1024 threads keep in registers
+CUDA_MAX_WIDTH = 8192  # of a row that 512 threads keep in registers
 
 
 def scaled_softmax(x: Tensor, scale: float = 1.0, *, backend: str | None = None) -> Tensor:
@@ -23,7 +23,7 @@ def scaled_softmax(x: Tensor, scale: float = 1.0, *, backend: str | None = None)
 
         weights = scaled_softmax(q @ k.mT, head_dim**-0.5)
 
-    On a GPU, rows of more than 16,384 go to the Triton kernel, which cuts those of more than 32,768
+    On a GPU, rows of more than 8,192 go to the Triton kernel, which cuts those of more than 32,768
     into parts: the CUDA kernel keeps a row in the registers of one thread block.
     """
     result: Tensor = _op(x, scale, backend=backend)

@@ -40,14 +40,15 @@ struct RowGrid {
 
 template <int V, unsigned Mask, Small Kind, class T, int N, class F>
 void launch_rows(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
-  constexpr int many = rows_unroll<N, Mask>;
-  if (args.shape.numel <= kFewPacks) {
-    const RowGrid size(args.rows, args.shape.size[0], 1);
-    rows_kernel<V, Mask, Kind, 1><<<size.grid, size.block, 0, stream>>>(args, f);
-  } else {
-    const RowGrid size(args.rows, args.shape.size[0], many);
-    rows_kernel<V, Mask, Kind, many><<<size.grid, size.block, 0, stream>>>(args, f);
-  }
+  RowArgs<T, N> row_args(args);
+  const int each = args.shape.numel <= kFewPacks ? 1 : rows_unroll<N, Mask>;
+  const RowGrid size(args.rows, args.shape.size[0], each);
+  const int64_t column_blocks = (args.shape.size[0] - 1) / size.block.x + 1, blocks = size.grid.x * column_blocks;
+  STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
+  row_args.column_blocks = static_cast<unsigned>(column_blocks);
+  auto* kernel =
+      each == 1 ? rows_kernel<V, Mask, Kind, 1, T, N, F> : rows_kernel<V, Mask, Kind, rows_unroll<N, Mask>, T, N, F>;
+  kernel<<<static_cast<unsigned>(blocks), size.block, 0, stream>>>(row_args, f);
 }
 
 template <int V, class T, int N, class F>
@@ -56,7 +57,7 @@ void launch_flat(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t str
   const int64_t blocks = (args.shape.numel - 1) / (kThreads * each) + 1;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
   auto* kernel = each == 1 ? flat_kernel<V, 1, T, N, F> : flat_kernel<V, unroll<N>, T, N, F>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args, f);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(RowArgs<T, N>(args), f);
 }
 
 template <int V, unsigned Hint, class T, int N, class F>

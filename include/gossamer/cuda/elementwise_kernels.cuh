@@ -17,9 +17,10 @@ constexpr int kThreads = 256;
 template <int Streams>
 constexpr int unroll = Streams <= 2 ? 4 : 2;
 
-// Up to this many packs, a thread takes one: all multiprocessors have work then, and the code is short. A cold call
-// waits for its instructions too.
-constexpr int64_t kFewPacks = 132 * 4 * kThreads;
+// Up to this many packs, a thread takes one: all multiprocessors have work then, and the code is short, for a cold call
+// waits for its instructions too. On an H200, gelu(x + bias) of 16 x 4096 takes 4.1 us so and 4.9 with four packs; with
+// 16,384 rows 75 us and 70.
+constexpr int64_t kFewPacks = 1 << 20;
 
 template <class T, int N>
 struct ElementwiseArgs {
@@ -31,9 +32,31 @@ struct ElementwiseArgs {
   int64_t last_offset[N];     // for debug builds
 };
 
-template <int V, class T, int N>
-GOSSAMER_INLINE Pack<T, V> load_input(const ElementwiseArgs<T, N>& args, int k, int64_t offset) {
+// What the kernels of one and two dimensions need of it: few bytes, for a cold call waits for its arguments as well.
+template <class T, int N>
+struct RowArgs {
+  const T* in[N];
+  T* out;
+  int64_t inner[N], outer[N];  // strides, from pack to pack and from row to row
+  int64_t columns, rows;       // columns are packs
+  unsigned column_blocks;
+  int64_t last_offset[N];  // for debug builds
+
+  explicit RowArgs(const ElementwiseArgs<T, N>& args)
+      : out(args.out), columns(args.shape.size[0]), rows(args.rows), column_blocks(1) {
+    for (int k = 0; k < N; ++k) {
+      in[k] = args.in[k];
+      inner[k] = args.shape.stride[k][0];
+      outer[k] = args.shape.stride[k][1];
+      last_offset[k] = args.last_offset[k];
+    }
+  }
+};
+
+template <int V, class Args>
+GOSSAMER_INLINE auto load_input(const Args& args, int k, int64_t offset) {
   GOSSAMER_ASSERT(offset >= 0 && offset + V - 1 <= args.last_offset[k]);
+  using T = std::decay_t<decltype(*args.out)>;
   return load<T, V>(args.in[k] + offset);
 }
 
@@ -53,21 +76,21 @@ GOSSAMER_INLINE Pack<T, V> apply(const F& f, const float (&in)[N][V]) {
 
 // ---- one dimension ---------------------------------------------------------------------
 template <int V, int kUnroll, class T, int N, class F>
-__global__ void __launch_bounds__(kThreads) flat_kernel(const ElementwiseArgs<T, N> args, const F f) {
+__global__ void __launch_bounds__(kThreads) flat_kernel(const RowArgs<T, N> args, const F f) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kUnroll) + threadIdx.x;
   Pack<T, V> in[kUnroll][N];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const int64_t index = first + u * kThreads;
-    if (index < args.shape.numel) {
+    if (index < args.columns) {
 #pragma unroll
-      for (int k = 0; k < N; ++k) in[u][k] = load_input<V>(args, k, index * args.shape.stride[k][0]);
+      for (int k = 0; k < N; ++k) in[u][k] = load_input<V>(args, k, index * args.inner[k]);
     }
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const int64_t index = first + u * kThreads;
-    if (index < args.shape.numel) {
+    if (index < args.columns) {
       float x[N][V];
 #pragma unroll
       for (int k = 0; k < N; ++k) unpack<T, V>(in[u][k], x[k]);
@@ -80,52 +103,55 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(const ElementwiseArgs<T,
 enum class Small { same_row, same_element };
 
 // The inputs in the bit mask Mask are small: one row for all (a thread reads and converts it once), or
-// one element for each row. The others differ from element to element.
+// one element for each row. The others differ from element to element. Only what is read once for several rows pays for
+// visiting them.
 template <int N, unsigned Mask>
-constexpr int rows_unroll = unroll<N - __builtin_popcount(Mask)>;
+constexpr int rows_unroll = Mask == 0 ? 1 : unroll<N - __builtin_popcount(Mask)>;
 
+// Blocks follow each other along rows: memory is faster in order (silu_mul of 16,384 x 28,672 on an H200: 333 us down
+// the columns, 320 along the rows).
 template <int V, unsigned Mask, Small Kind, int kUnroll, class T, int N, class F>
-__global__ void __launch_bounds__(kThreads) rows_kernel(const ElementwiseArgs<T, N> args, const F f) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.y * kUnroll) + threadIdx.y;
-  const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
-  for (int64_t column = blockIdx.y * blockDim.x + threadIdx.x; column < args.shape.size[0]; column += step) {
-    Pack<T, V> in[kUnroll][N];
-    float element[kUnroll][N];
+__global__ void __launch_bounds__(kThreads) rows_kernel(const RowArgs<T, N> args, const F f) {
+  const unsigned row_block = blockIdx.x / args.column_blocks;
+  const int64_t column = static_cast<int64_t>(blockIdx.x - row_block * args.column_blocks) * blockDim.x + threadIdx.x;
+  const int64_t first = static_cast<int64_t>(row_block) * (blockDim.y * kUnroll) + threadIdx.y;
+  if (column >= args.columns) return;
+  Pack<T, V> in[kUnroll][N];
+  float element[kUnroll][N];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t row = first + u * blockDim.y;
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const int64_t start = row * args.shape.stride[k][1];
-        if (row >= args.rows) continue;
-        if (!(Mask >> k & 1)) {
-          in[u][k] = load_input<V>(args, k, start + column * args.shape.stride[k][0]);
-        } else if (Kind == Small::same_element) {
-          element[u][k] = static_cast<float>(load_input<1>(args, k, start).value[0]);
-        }
-      }
-    }
-    float x[N][V];
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t row = first + u * blockDim.y;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      if ((Mask >> k & 1) && Kind == Small::same_row) {
-        unpack<T, V>(load_input<V>(args, k, column * args.shape.stride[k][0]), x[k]);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t row = first + u * blockDim.y;
+      const int64_t start = row * args.outer[k];
       if (row >= args.rows) continue;
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        if (!(Mask >> k & 1)) unpack<T, V>(in[u][k], x[k]);
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          if ((Mask >> k & 1) && Kind == Small::same_element) x[k][i] = element[u][k];
-        }
+      if (!(Mask >> k & 1)) {
+        in[u][k] = load_input<V>(args, k, start + column * args.inner[k]);
+      } else if (Kind == Small::same_element) {
+        element[u][k] = static_cast<float>(load_input<1>(args, k, start).value[0]);
       }
-      store<T, V>(args.out + (row * args.shape.size[0] + column) * V, apply<V, T, N>(f, x));
     }
+  }
+  float x[N][V];
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if ((Mask >> k & 1) && Kind == Small::same_row) {
+      unpack<T, V>(load_input<V>(args, k, column * args.inner[k]), x[k]);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t row = first + u * blockDim.y;
+    if (row >= args.rows) continue;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (!(Mask >> k & 1)) unpack<T, V>(in[u][k], x[k]);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if ((Mask >> k & 1) && Kind == Small::same_element) x[k][i] = element[u][k];
+      }
+    }
+    store<T, V>(args.out + (row * args.columns + column) * V, apply<V, T, N>(f, x));
   }
 }
 

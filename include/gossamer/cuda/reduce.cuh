@@ -14,30 +14,32 @@ struct Max {  // of those that are numbers
   GOSSAMER_INLINE float of(float a, float b) { return fmaxf(a, b); }
 };
 
-// Over a warp; every lane gets it.
+// Over `lanes` neighbours in a warp, a power of two; each of them gets it.
 template <class Op>
-GOSSAMER_INLINE float warp_reduce(float x) {
+GOSSAMER_INLINE float lanes_reduce(float x, int lanes) {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, distance));
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, x, distance);
+    if (distance < lanes) x = Op::of(x, other);
+  }
   return x;
 }
 
-// Over the blockDim.x threads of one row (a multiple of 32); every thread of the row gets it. All
+// Over the blockDim.x threads of one row (a power of two, or a multiple of 32); every thread of the row gets it. All
 // threads of the block call it. `scratch` holds one float per warp of the block and may be reused
 // after another __syncthreads().
 template <class Op>
 GOSSAMER_INLINE float row_reduce(float x, float* scratch) {
-  x = warp_reduce<Op>(x);
+  x = lanes_reduce<Op>(x, blockDim.x);
+  if (blockDim.x <= 32) return x;
   const int warps = blockDim.x / 32;
-  if (warps == 1) return x;
   float* mine = scratch + threadIdx.y * warps;
   if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
   __syncthreads();
   const int lane = threadIdx.x % 32;
-  return warp_reduce<Op>(lane < warps ? mine[lane] : Op::none);
+  return lanes_reduce<Op>(lane < warps ? mine[lane] : Op::none, 32);
 }
 
-GOSSAMER_INLINE float warp_sum(float x) { return warp_reduce<Sum>(x); }
 GOSSAMER_INLINE float row_sum(float x, float* scratch) { return row_reduce<Sum>(x, scratch); }
 GOSSAMER_INLINE float row_max(float x, float* scratch) { return row_reduce<Max>(x, scratch); }
 
