@@ -1,4 +1,4 @@
-"""Triton kernels of gossamer.ops.rope and gossamer.ops.rope_inplace."""
+"""Triton kernel of gossamer.ops.rope, and what others share with it."""
 
 from typing import Any
 
@@ -100,24 +100,6 @@ def rope_kernel(
     )  # fmt: skip
 
 
-@triton.jit
-def rope_inplace_kernel(
-    x_ptr, positions_ptr, cos_ptr, sin_ptr, heads, head_dim, pairs, max_positions,
-    token_stride, head_stride, channel_stride, position_stride, head_blocks,
-    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
-):  # fmt: skip
-    """The same, to where x lies."""
-    token = (tl.program_id(0) // head_blocks).to(tl.int64)
-    head = (tl.program_id(0) % head_blocks).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
-    heads_inside = head < heads
-    x_ptr += token * token_stride + head * head_stride
-    turn_rows(
-        x_ptr, positions_ptr, cos_ptr, sin_ptr, x_ptr, head_dim, pairs, max_positions,
-        channel_stride, channel_stride, position_stride, token, heads_inside, True,
-        INTERLEAVED, HEADS, PAIRS,
-    )  # fmt: skip
-
-
 def tile_of(pairs: int) -> dict[str, int]:
     """Pairs and heads of a program."""
     columns = min(max(triton.next_power_of_2(pairs), 32), PAIRS)  # also the step of the copy
@@ -129,18 +111,11 @@ def rope(
 ) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(rope_kernel, x, positions, (cos, sin, out), cos.shape, interleaved)
+    launch(rope_kernel, x, positions, (cos, sin, out), cos.shape, interleaved)
     return out
 
 
-def rope_inplace(
-    x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
-) -> None:
-    """The launcher; arguments are those of the op, already checked."""
-    _launch(rope_inplace_kernel, x, positions, (cos, sin), cos.shape, interleaved)
-
-
-def _launch(
+def launch(
     kernel: Any,
     x: Tensor,
     positions: Tensor,
@@ -148,6 +123,7 @@ def _launch(
     table: torch.Size,
     interleaved: bool,
 ) -> None:
+    """`kernel` over all tokens and heads; others: what it takes between positions and sizes."""
     if x.numel() == 0:
         return
     tokens, heads, head_dim = x.shape
@@ -164,27 +140,26 @@ def _launch(
         )
 
 
-def variants() -> list[Variant]:
-    """The programs that calls compile to; channels side by side are a program of their own."""
+def variant(kernel: Any, p: str, interleaved: bool, pairs: int, *any_stride: str) -> Variant:
+    """One program of a kernel like rope's; channels side by side are a program of their own."""
     tensors = {"positions_ptr": "*i64", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
     sizes = ("heads", "head_dim", "pairs", "max_positions", "head_blocks")
     strides = ("token_stride", "head_stride", "position_stride")
+    out = {"out_ptr": p} if "out_ptr" in kernel.arg_names else {}
+    return Variant(
+        kernel,
+        {"x_ptr": p, **tensors, **out} | dict.fromkeys((*sizes, *strides, *any_stride), "i32"),
+        {"INTERLEAVED": interleaved, **tile_of(pairs)}
+        | ({} if any_stride else {"channel_stride": 1}),
+    )
 
-    def of(kernel: Any, p: str, interleaved: bool, pairs: int, *any_stride: str) -> Variant:
-        out = {"out_ptr": p} if kernel is rope_kernel else {}
-        return Variant(
-            kernel,
-            {"x_ptr": p, **tensors, **out} | dict.fromkeys((*sizes, *strides, *any_stride), "i32"),
-            {"INTERLEAVED": interleaved, **tile_of(pairs)}
-            | ({} if any_stride else {"channel_stride": 1}),
-        )
 
-    found = [
-        of(rope_kernel, p, interleaved, pairs, *any_stride)
+def variants() -> list[Variant]:
+    """The programs that calls compile to."""
+    return [
+        variant(rope_kernel, p, interleaved, pairs, *any_stride)
         for p in POINTERS
         for interleaved in (False, True)
         for pairs in (32, 64, 256)
         for any_stride in ((), ("channel_stride",))
     ]
-    found += [of(rope_inplace_kernel, "*bf16", interleaved, 64) for interleaved in (False, True)]
-    return [*found, of(rope_inplace_kernel, "*fp32", False, 256, "channel_stride")]

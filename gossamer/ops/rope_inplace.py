@@ -77,5 +77,5 @@ _op = Op(
     fake=lambda *_: None,
     mutates=("x",),
     example=_example,
-    triton="gossamer.kernels.rope:rope_inplace",
+    triton="gossamer.kernels.rope_inplace:rope_inplace",
 )
