@@ -30,7 +30,6 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cuda));
   m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cuda));
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cuda));
-  m.impl("rmsnorm_rope", TORCH_BOX(&gossamer::rmsnorm_rope_cuda));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cuda));
   m.impl("rope_inplace", TORCH_BOX(&gossamer::rope_inplace_cuda));
   m.impl("scaled_softmax", TORCH_BOX(&gossamer::scaled_softmax_cuda));

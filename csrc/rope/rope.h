@@ -19,12 +19,10 @@ void rope_inplace_cuda(const Tensor& x, const Tensor& positions, const Tensor& c
                        bool interleaved);
 Tensor rmsnorm_rope_cpu(const Tensor& x, const Tensor& weight, const Tensor& positions, const Tensor& cos,
                         const Tensor& sin, double eps, bool interleaved);
-Tensor rmsnorm_rope_cuda(const Tensor& x, const Tensor& weight, const Tensor& positions, const Tensor& cos,
-                         const Tensor& sin, double eps, bool interleaved);
 
 // A checked call; the tensors keep the memory alive that `work` points to.
 struct RopeCall {
-  Rope work;
+  RopeRows work;
   Tensor x, weight, out;
 };
 
@@ -53,14 +51,13 @@ inline void write_to(RopeCall& call, const Tensor& out) {
   call.work.out = out.mutable_data_ptr();
   call.work.out_token_stride = out.stride(0);
   call.work.out_head_stride = out.stride(1);
-  call.work.out_channel_stride = out.stride(2);
 }
 
 // Without a place for the result.
 inline RopeCall prepare_rope(const char* op, const Tensor& x, const Tensor& positions, const Tensor& cos,
                              const Tensor& sin, bool interleaved) {
   RopeCall call{};
-  Rope& w = call.work;
+  RopeRows& w = call.work;
   w.dtype = dtype_of(x, op, "x");
   check_rope(op, x, positions, cos, sin);
   w.interleaved = interleaved;

@@ -104,7 +104,7 @@ GOSSAMER_INLINE void keep(const Normed<T>& row, T* out, int64_t first, int64_t n
 }
 
 template <class T, class Row>
-GOSSAMER_INLINE void turn_row(const Rope& work, const Row& row, int64_t position, T* out) {
+GOSSAMER_INLINE void turn_row(const RopeRows& work, const Row& row, int64_t position, T* out) {
   const float* cos = work.cos + position * work.pairs;
   const float* sin = work.sin + position * work.pairs;
   const int64_t turned = 2 * work.pairs, rest = work.head_dim - turned;
@@ -117,7 +117,7 @@ GOSSAMER_INLINE void turn_row(const Rope& work, const Row& row, int64_t position
 }
 
 template <class T>
-void rope_rows(const Rope& work, int64_t begin, int64_t end) {
+void rope_rows(const RopeRows& work, int64_t begin, int64_t end) {
   int64_t token = begin / work.heads, head = begin % work.heads;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t position = work.positions[token * work.position_stride];
@@ -141,7 +141,7 @@ void rope_rows(const Rope& work, int64_t begin, int64_t end) {
 
 namespace GOSSAMER_ISA {
 
-void rope(const Rope& work, int64_t begin, int64_t end) {
+void rope(const RopeRows& work, int64_t begin, int64_t end) {
   switch (work.dtype) {
     case DType::f32:
       return rope_rows<float>(work, begin, end);

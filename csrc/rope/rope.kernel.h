@@ -16,8 +16,12 @@ struct Rope {
   const int64_t* positions;
   int64_t position_stride;
   const float *cos, *sin;  // [max_positions, pairs]
-  void* out;
-  int64_t out_token_stride, out_head_stride, out_channel_stride;
+  void* out;               // contiguous, or x
+};
+
+// With what only the CPU kernel needs; a larger argument makes the CUDA kernels longer, by 20 of 700 instructions.
+struct RopeRows : Rope {
+  int64_t out_token_stride, out_head_stride;
   bool in_place;       // out is x: channels that are not turned stay as they are
   const void* weight;  // null, or what x is multiplied with after an RMSNorm of each row, before it is turned
   int64_t weight_head_stride;
@@ -25,6 +29,6 @@ struct Rope {
 };
 
 // Rows begin .. end-1 of tokens * heads; positions are in range, channels of x and out side by side.
-GOSSAMER_DECLARE_CPU_KERNEL(void, rope, const Rope& work, int64_t begin, int64_t end)
+GOSSAMER_DECLARE_CPU_KERNEL(void, rope, const RopeRows& work, int64_t begin, int64_t end)
 
 }  // namespace gossamer

@@ -39,6 +39,9 @@ def rmsnorm_rope(
     become NaN.
 
         q = rmsnorm_rope(q, q_norm.weight, positions, cos, sin, 1e-6)
+
+    No CUDA kernel: one with a few lanes of a warp to a head took 129 us for 16,384 tokens of 40
+    heads on an H200, where the Triton kernel takes 93 (87% of copy bandwidth).
     """
     result: Tensor = _op(x, weight, positions, cos, sin, eps, interleaved, backend=backend)
     return result
@@ -104,4 +107,5 @@ _op = Op(
     fake=_fake,
     example=_example,
     triton="gossamer.kernels.rmsnorm_rope:rmsnorm_rope",
+    native_backends=("cpu",),
 )

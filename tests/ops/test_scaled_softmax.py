@@ -27,6 +27,7 @@ SPEC = OpSpec(
     inputs=_inputs,
     magnitude=_magnitude,
     roundings=(1,),
+    widths=(0, 8192),  # which all backends take
     bad_calls=[
         (([1.0], 1.0), TypeError, "scaled_softmax: x is list; must be a torch.Tensor"),
         (
