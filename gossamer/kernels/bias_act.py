@@ -53,13 +53,13 @@ def _launch(x: Tensor, bias: Tensor | None, out: Tensor, activation: str) -> Non
 
 
 def variants() -> list[Variant]:
-    """Some of the programs that calls compile to: every activation, every dtype."""
-    names = ("gelu", "gelu_tanh", "silu", "mish", "relu2", "relu")
+    """Some of the programs that calls compile to: every dtype, each with another activation."""
+    names = ("gelu", "mish", "relu2")
     return [
         Variant(
             bias_act_kernel,
             {"x_ptr": p, "bias_ptr": p, "out_ptr": p, "numel": "i32", "width": "i32"},
             {"BIAS": i % 2 == 0, "ACTIVATION": name, "BLOCK": BLOCK},
         )
-        for i, (name, p) in enumerate(zip(names, POINTERS * 2, strict=True))
+        for i, (name, p) in enumerate(zip(names, POINTERS, strict=True))
     ]

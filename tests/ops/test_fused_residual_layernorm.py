@@ -117,7 +117,7 @@ def test_bias_of_the_layer_before(op, backend, device, dtype, layout):
     def make(*shape):
         return LAYOUTS[layout](torch.randn(shape, device=device).to(dtype))
 
-    for shape in ((3, 33), (2, 3, 128), (2, 2049)):
+    for shape in ((3, 33), (2, 3, 128)):
         n = shape[-1]
         for bias in (make(n), None):
             args = (make(*shape), make(*shape), make(n), bias, 1e-5, make(n))
