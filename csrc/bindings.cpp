@@ -51,6 +51,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "ScalarType dtype) -> Tensor");
   m.def("fused_residual_rmsnorm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> (Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
+  m.def("linear_act(Tensor x, Tensor weight, Tensor? bias=None, str activation=\"gelu\") -> Tensor");
+  m.def(
+      "linear_fp8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
+      "-> Tensor");
+  m.def(
+      "linear_int8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
+      "-> Tensor");
   m.def(
       "masked_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor columns, Tensor kinds, Tensor bits, "
       "Tensor order, Tensor? work, Tensor? bias, int batch, int heads, int tile_q, int tile_k, float scale, float "

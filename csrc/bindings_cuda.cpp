@@ -6,6 +6,8 @@
 #include "elementwise/fused_add_gelu.h"
 #include "elementwise/gelu_mul.h"
 #include "elementwise/silu_mul.h"
+#include "gemm/linear_8bit.h"
+#include "gemm/linear_act.h"
 #include "kv/kv_pack.h"
 #include "kv/kv_pages.h"
 #include "kv/kv_unpack.h"
@@ -28,6 +30,9 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("kv_page_swap", TORCH_BOX(&gossamer::kv_page_swap_cuda));
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cuda));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cuda));
+  m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cuda));
+  m.impl("linear_fp8", TORCH_BOX(&gossamer::linear_fp8_cuda));
+  m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cuda));
   m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cuda));
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cuda));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cuda));

@@ -19,8 +19,13 @@ from gossamer.ops.kv_page_copy import kv_page_copy
 from gossamer.ops.kv_page_swap import kv_page_swap
 from gossamer.ops.kv_unpack import kv_unpack
 from gossamer.ops.linear import linear
+from gossamer.ops.linear_act import linear_act
+from gossamer.ops.linear_fp8 import linear_fp8
+from gossamer.ops.linear_int8 import linear_int8
 from gossamer.ops.masked_attention import masked_attention
 from gossamer.ops.masked_attention_rows import masked_attention_rows
+from gossamer.ops.quantize_fp8 import quantize_fp8
+from gossamer.ops.quantize_int8 import quantize_int8
 from gossamer.ops.registry import OPS, Op
 from gossamer.ops.rmsnorm import rmsnorm
 from gossamer.ops.rmsnorm_rope import rmsnorm_rope
@@ -49,8 +54,13 @@ __all__ = [
     "kv_page_swap",
     "kv_unpack",
     "linear",
+    "linear_act",
+    "linear_fp8",
+    "linear_int8",
     "masked_attention",
     "masked_attention_rows",
+    "quantize_fp8",
+    "quantize_int8",
     "rmsnorm",
     "rmsnorm_rope",
     "rope",

@@ -1,0 +1,255 @@
+// Products of large matrices on sm_90a: C = finish(A B^T), A [m, k], B [n, k], both contiguous along k.
+//
+// A CTA stays on its SM and takes tile after tile. One thread asks the copy engine for tiles of A and B, some stages
+// ahead; two warpgroups multiply them by wgmma, straight from shared memory. Two CTAs form a cluster and take tiles
+// below each other: each loads half of B for both, so that the L2 is asked for a third less. Results leave through
+// shared memory and the copy engine, while the next tile is multiplied.
+#pragma once
+
+#include "gemm/gemm_finish.cuh"
+#include "gemm/wgmma.cuh"
+
+namespace gossamer::cuda {
+
+template <class InputType, class FinishType, Sharing S>
+struct GemmTraits {
+  using Input = InputType;
+  using Finish = FinishType;
+  static constexpr Sharing kSharing = S;
+  static constexpr int kTileM = 128, kTileN = S == Sharing::rows ? 256 : 128, kTileK = 128 / sizeof(Input);
+  static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kStages = (192 << 10) / kStageBytes;
+  static constexpr int kWarpgroups = 2, kThreads = 128 * (1 + kWarpgroups), kCluster = 2;
+  static constexpr int kSums = S == Sharing::blocked ? 64 : 128;  // of a thread
+  static constexpr int kReaders = S == Sharing::tiles ? 1 : kWarpgroups;  // of a stage, in a CTA
+  static constexpr int kPieceBytes = 64 * 128, kPieces = kSums / 32;      // of 64 x 64 results
+  static constexpr int kStaging = kStages * kStageBytes;                  // where things lie
+  static constexpr int kColumns = kStaging + kWarpgroups * 2 * kPieceBytes;
+  static constexpr int kBarriers = kColumns + kWarpgroups * kTileN * 4;
+  static constexpr int kSharedBytes = kBarriers + 16 * kStages;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// A place in the ring of stages.
+template <class Traits>
+struct RingPlace {
+  int stage = 0, parity = 0;
+  uint32_t shared;
+
+  __device__ __forceinline__ explicit RingPlace(uint32_t shared) : shared(shared) {}
+  __device__ __forceinline__ uint32_t full() const { return shared + Traits::kBarriers + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * Traits::kStages; }
+  __device__ __forceinline__ uint32_t a() const { return shared + stage * Traits::kStageBytes; }
+  __device__ __forceinline__ uint32_t b() const { return a() + Traits::kBytesA; }
+  __device__ __forceinline__ void next() {
+    if (++stage == Traits::kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void skip(int steps) {
+    const int to = stage + steps, rounds = to / Traits::kStages;
+    stage = to - rounds * Traits::kStages;
+    parity ^= rounds & 1;
+  }
+};
+
+template <class Traits>
+GOSSAMER_INLINE void produce(const GemmWork& w, uint32_t shared, int rank) {
+  constexpr int kHalf = Traits::kTileN / 2;
+  RingPlace<Traits> ring(shared);
+  for (int t = blockIdx.x / 2; t < w.tile_rows * w.tile_columns; t += gridDim.x / 2) {
+    const TileOrder tile(w, t);
+    const int row = (2 * tile.row + rank) * Traits::kTileM, column = tile.column * Traits::kTileN + rank * kHalf;
+    for (int k = 0; k < w.k_steps; ++k, ring.next()) {
+      hopper::barrier_wait(ring.empty(), ring.parity ^ 1);
+      hopper::barrier_expect(ring.full(), Traits::kStageBytes);
+      hopper::load_box(ring.a(), w.a, k * Traits::kTileK, row, ring.full());
+      hopper::load_box_to(3, ring.b() + rank * kHalf * 128, w.b, k * Traits::kTileK, column, ring.full());
+    }
+  }
+}
+
+// A warpgroup that multiplies.
+template <class Traits>
+struct Consumer {
+  using Products = hopper::Wgmma<typename Traits::Input>;
+  using Sum = typename Products::Accumulator;
+  using Finish = typename Traits::Finish;
+  static constexpr Sharing kSharing = Traits::kSharing;
+  static constexpr int kSums = Traits::kSums, kTileN = Traits::kTileN;
+  // Rows of the results of a thread: pairs, 64 further down for each.
+  static constexpr int kRowPairs = kSharing == Sharing::tiles ? 2 : 1;
+
+  const GemmWork& w;
+  const uint32_t shared;
+  const int group, thread;  // which warpgroup, and in it
+  RingPlace<Traits> ring;
+  float* columns;  // a number of each column, in shared memory
+  Sum sums[kSums];
+
+  __device__ __forceinline__ Consumer(const GemmWork& w, uint8_t* memory, int group)
+      : w(w), shared(hopper::shared_offset(memory)), group(group), thread(threadIdx.x % 128), ring(shared) {
+    columns = reinterpret_cast<float*>(memory + Traits::kColumns) + group * kTileN;
+  }
+
+  __device__ __forceinline__ void release(uint32_t empty) const {
+    if (thread < Traits::kCluster) hopper::barrier_arrive_at(empty, thread);
+  }
+
+  // One stage; keep: whether the sums have something already.
+  __device__ __forceinline__ void multiply(bool keep) {
+    const uint64_t a = hopper::descriptor(ring.a() + (kSharing == Sharing::tiles ? 0 : group * 64 * 128));
+    const uint64_t b = hopper::descriptor(ring.b());
+    hopper::products_begin();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int more = keep || k > 0;
+      if constexpr (kSharing == Sharing::rows) {
+        Products::n256(sums, a + 2 * k, b + 2 * k, more);
+      } else if constexpr (kSharing == Sharing::blocked) {
+        Products::template n128<0>(sums, a + 2 * k, b + 2 * k, more);
+      } else {
+        Products::template n128<0>(sums, a + 2 * k, b + 2 * k, more);
+        Products::template n128<64>(sums, a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
+      }
+    }
+    hopper::products_commit();
+  }
+
+  // All products of a tile. A stage is given back when the next one's products are under way.
+  __device__ __forceinline__ void multiply_all() {
+    uint32_t before = 0;
+    for (int k = 0; k < w.k_steps; ++k, ring.next()) {
+      hopper::barrier_wait(ring.full(), ring.parity);
+      multiply(k > 0);
+      if (k > 0) {
+        hopper::products_wait<1>();
+        release(before);
+      }
+      before = ring.empty();
+    }
+    hopper::products_wait<0>();
+    release(before);
+  }
+
+  // The scales of one step along k, for both rows of this thread.
+  __device__ __forceinline__ float2 step_scales(int row, int column, int k) const {
+    const float s = __ldg(w.column_scale + static_cast<int64_t>(column / 128) * w.column_step + k);
+    const int first = row + thread / 32 * 16 + thread % 32 / 4;
+    const float* p = w.row_scale + static_cast<int64_t>(first) * w.row_step + k;
+    return {first < w.m ? __ldg(p) * s : 0.0f, first + 8 < w.m ? __ldg(p + 8 * w.row_step) * s : 0.0f};
+  }
+
+  // The same where steps have scales: sums of a step are waited for, scaled and added up in float32.
+  __device__ __forceinline__ void multiply_steps(int row, int column) {
+    Sum totals[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) totals[i] = 0;
+    float2 scale = step_scales(row, column, 0);
+    for (int k = 0; k < w.k_steps; ++k, ring.next()) {
+      hopper::barrier_wait(ring.full(), ring.parity);
+      multiply(false);
+      const float2 next = step_scales(row, column, min(k + 1, w.k_steps - 1));
+      hopper::products_wait<0>();
+      release(ring.empty());
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) totals[i] += sums[i] * (i % 4 < 2 ? scale.x : scale.y);
+      scale = next;
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] = totals[i];
+  }
+
+  __device__ __forceinline__ void load_row_scales(int row, float (&scales)[kRowPairs][2]) const {
+#pragma unroll
+    for (int i = 0; i < 2 * kRowPairs; ++i) {
+      const int at = row + thread / 32 * 16 + thread % 32 / 4 + 8 * i + (i >= 2 ? 48 : 0);
+      const bool known = Finish::kScales && w.row_scale != nullptr && at < w.m;
+      scales[i / 2][i % 2] = known ? __ldg(w.row_scale + static_cast<int64_t>(at) * w.row_step) : 1.0f;
+    }
+  }
+
+  // 64 x 64 results at a time, in two buffers by turns. One thread stores, and knows when a buffer has been read.
+  template <int Piece = 0>
+  __device__ __forceinline__ void finish(int row, int column, const float (&scales)[kRowPairs][2]) const {
+    constexpr int kDown = kSharing == Sharing::tiles ? Piece / 2 : 0;
+    constexpr int kRight = (kSharing == Sharing::tiles ? Piece % 2 : Piece) * 64;
+    const uint32_t staging = shared + Traits::kStaging + (2 * group + Piece % 2) * Traits::kPieceBytes;
+    if (thread == 0) hopper::wait_store_reads<1>();
+    hopper::warpgroup_sync(1 + group);
+    stage<Finish, 32 * Piece>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
+    hopper::fence_for_copies();
+    hopper::warpgroup_sync(1 + group);
+    if (thread == 0 && row + 64 * kDown < w.m && column + kRight < w.n) {
+      hopper::store_box(w.c, column + kRight, row + 64 * kDown, staging);
+    }
+    if constexpr (Piece + 1 < Traits::kPieces) finish<Piece + 1>(row, column, scales);
+  }
+
+  __device__ __forceinline__ void take(const TileOrder& tile, int rank) {
+    const int row = (2 * tile.row + rank) * Traits::kTileM + (kSharing == Sharing::tiles ? 0 : group * 64);
+    const int column = tile.column * kTileN;
+    float scales[kRowPairs][2], mine[kTileN / 128];  // asked for before the products, which take longer
+    load_row_scales(row, scales);
+#pragma unroll
+    for (int i = 0; i < kTileN / 128; ++i) mine[i] = Finish::column(w, column + thread + 128 * i);
+    if constexpr (kSharing == Sharing::blocked) {
+      multiply_steps(row, column);
+    } else {
+      multiply_all();
+    }
+#pragma unroll
+    for (int i = 0; i < kTileN / 128; ++i) columns[thread + 128 * i] = mine[i];
+    finish(row, column, scales);
+  }
+
+  __device__ __forceinline__ void run(int rank) {
+    constexpr bool kOwn = kSharing == Sharing::tiles;  // every second tile of the CTA, and its stages
+    const int step = gridDim.x / 2, tiles = w.tile_rows * w.tile_columns;
+    int t = blockIdx.x / 2;
+    if (kOwn && group == 1) t += step, ring.skip(w.k_steps);
+    for (; t < tiles; t += kOwn ? 2 * step : step) {
+      take(TileOrder(w, t), rank);
+      if (kOwn) ring.skip(w.k_steps);
+    }
+    if (thread == 0) hopper::wait_stores();
+  }
+};
+
+template <class Traits>
+GOSSAMER_INLINE void prepare(const GemmWork& w, uint32_t shared) {
+  if (threadIdx.x == 0) {
+    hopper::prefetch_map(w.a), hopper::prefetch_map(w.b), hopper::prefetch_map(w.c);
+    const uint32_t barriers = shared + Traits::kBarriers;
+    for (int i = 0; i < Traits::kStages; ++i) {
+      hopper::barrier_init(barriers + 8 * i, 1);
+      hopper::barrier_init(barriers + 8 * (Traits::kStages + i), Traits::kReaders * Traits::kCluster);
+    }
+    hopper::barriers_ready();
+  }
+  hopper::cluster_sync();
+}
+
+#endif
+
+template <class Traits>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Traits::kThreads, 1)
+    gemm_kernel(const __grid_constant__ GemmWork w) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint8_t memory[];
+  const uint32_t shared = hopper::shared_offset(memory);
+  const int rank = hopper::cluster_rank();
+  prepare<Traits>(w, shared);
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == 0) produce<Traits>(w, shared, rank);
+    __syncwarp();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    Consumer<Traits>(w, memory, threadIdx.x / 128 - 1).run(rank);
+    __syncwarp();
+  }
+  hopper::cluster_sync();  // or else a CTA could end while the other one still writes to its memory
+#endif
+}
+
+}  // namespace gossamer::cuda

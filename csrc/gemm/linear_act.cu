@@ -1,0 +1,69 @@
+#include "gemm/linear_act.h"
+
+#include <cstdlib>
+
+#include "gemm/gemm_launch.cuh"
+
+namespace gossamer {
+namespace {
+
+constexpr const char* kOp = "linear_act";
+
+using cuda::Activation;
+using cuda::Sharing;
+
+template <class T, Activation A>
+void launch_as(Gemm& gemm, Sharing sharing) {
+  using Finish = cuda::FinishActivation<T, A>;
+  if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<T, Finish, Sharing::rows>>(gemm);
+  launch_gemm<cuda::GemmTraits<T, Finish, Sharing::tiles>>(gemm);
+}
+
+template <class T>
+void launch(Gemm& gemm, Sharing sharing, const std::string& activation) {
+  if (activation == "none") return launch_as<T, Activation::none>(gemm, sharing);
+  if (activation == "gelu") return launch_as<T, Activation::gelu>(gemm, sharing);
+  if (activation == "gelu_tanh") return launch_as<T, Activation::gelu_tanh>(gemm, sharing);
+  if (activation == "silu" || activation == "swish") return launch_as<T, Activation::silu>(gemm, sharing);
+  if (activation == "mish") return launch_as<T, Activation::mish>(gemm, sharing);
+  if (activation == "relu2") return launch_as<T, Activation::relu2>(gemm, sharing);
+  STD_TORCH_CHECK(activation == "relu", kOp, ": unknown activation ", activation);
+  launch_as<T, Activation::relu>(gemm, sharing);
+}
+
+Sharing sharing_for(const Gemm&) {
+  const char* name = std::getenv("GOSSAMER_GEMM");
+  return name && name[0] == 't' ? Sharing::tiles : Sharing::rows;
+}
+
+}  // namespace
+
+Tensor linear_act_cuda(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                       std::string activation) {
+  check_linear_act(x, weight, bias);
+  const DType dtype = dtype_of(x, kOp, "x");
+  STD_TORCH_CHECK(dtype != DType::f32, kOp, ": the CUDA kernel takes float16 and bfloat16");
+  const cuda::DeviceGuard guard(x.get_device_index());
+  const int64_t n = weight.size(0), k = weight.size(1);
+  Tensor out = empty_products(x, n);
+  if (out.numel() == 0) return out;
+  Gemm gemm{};
+  gemm.op = kOp;
+  set_device(gemm, x);
+  const Rows rows = aligned_rows(kOp, "x", x);
+  const std::optional<Tensor> dense_bias = dense(bias);
+  gemm.in = gemm.out = dtype == DType::f16 ? MatrixType::f16 : MatrixType::bf16;
+  gemm.a = {rows.tensor.const_data_ptr(), rows.count, k, rows.stride * 2};
+  gemm.b = aligned_weight(kOp, "weight", weight);
+  gemm.c = {out.const_data_ptr(), rows.count, n, n * 2};
+  gemm.work.bias = data_of(dense_bias);
+  const Sharing sharing = sharing_for(gemm);
+  if (dtype == DType::f16) {
+    launch<__half>(gemm, sharing, activation);
+  } else {
+    launch<__nv_bfloat16>(gemm, sharing, activation);
+  }
+  return out;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,113 @@
+"""Triton kernel of gossamer.ops.linear_fp8.
+
+Codes become float16 in registers, which has them all: Triton has float8 from sm_89 on only.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gossamer.kernels.linear_act import rows_of
+from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place
+from gossamer.kernels.variants import Variant
+
+GROUP = 128  # elements along k, and rows of weight, that share a scale
+
+
+@triton.jit
+def decoded(codes):
+    """float8_e4m3fn in bytes, times 2^-8, as float16: the exponent's bias is 8 more there."""
+    bits = codes.to(tl.uint16)
+    nan = (bits & 0x7F) == 0x7F
+    wide = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+    return tl.where(nan, 0x7E00, wide).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def linear_fp8_kernel(
+    a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, bias_ptr, c_ptr, m, n, k, a_stride, b_stride,
+    a_row, a_group, b_row, b_group,
+    B_SHARED: tl.constexpr, GROUPS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of (a * a_scale) (b * b_scale)^T + bias.
+
+    a_row, a_group: from the scale of a row, and of 128 elements, to the next. b_row, b_group: the
+    same for b, of which B_SHARED rows have one scale. GROUPS: whether scales differ along k.
+    """
+    row, column = tile_place(m, n, BM, BN, 8)
+    rows = row * BM + tl.arange(0, BM)
+    columns = column * BN + tl.arange(0, BN)
+    a_scales = a_scale_ptr + rows.to(tl.int64) * a_row
+    b_scales = b_scale_ptr + (columns // B_SHARED).to(tl.int64) * b_row
+    sums = tl.zeros([BM, BN], dtype=tl.float32)
+    for start in range(0, k, BK):
+        a = decoded(tile_of(a_ptr, rows, m, a_stride, start, k, BK))
+        b = decoded(tile_of(b_ptr, columns, n, b_stride, start, k, BK))
+        if GROUPS:
+            group = start // 128
+            a_scale = tl.load(a_scales + group * a_group, mask=rows < m, other=0.0)
+            b_scale = tl.load(b_scales + group * b_group, mask=columns < n, other=0.0)
+            sums += tl.dot(a, b.T) * (a_scale[:, None] * b_scale[None, :])
+        else:
+            sums = tl.dot(a, b.T, sums)
+    sums *= 65536.0
+    if not GROUPS:
+        a_scale = tl.load(a_scales, mask=rows < m, other=0.0)
+        b_scale = tl.load(b_scales, mask=columns < n, other=0.0)
+        sums *= a_scale[:, None] * b_scale[None, :]
+    store_tile(c_ptr, add_columns(sums, bias_ptr, columns, n, HAS_BIAS), rows, columns, m, n)
+
+
+def _tile(m: int) -> dict[str, int]:
+    if m <= 64:
+        bm = max(16, triton.next_power_of_2(m))
+        return {"BM": bm, "BN": 32, "BK": GROUP, "num_warps": 4, "num_stages": 4}
+    return {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
+
+
+def linear_fp8(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The launcher; arguments are those of the op, already checked."""
+    out = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+    if out.numel() == 0:
+        return out
+    rows, (n, k) = rows_of(x.view(torch.uint8)), weight.shape
+    m, codes = rows.shape[0], weight.view(torch.uint8)
+    a_parts, b_parts = x_scale.shape[-1], weight_scale.shape[-1]
+    options = _tile(m)
+    grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
+    with torch.cuda.device_of(x):
+        linear_fp8_kernel[grid](
+            *(rows, x_scale.contiguous(), codes, weight_scale.contiguous()),
+            *(x_scale if bias is None else bias.contiguous(), out),
+            *(m, n, k, rows.stride(0), weight.stride(0)),
+            *(0 if x_scale.numel() == 1 else a_parts, int(a_parts > 1)),
+            *(0 if weight_scale.numel() == 1 else b_parts, int(b_parts > 1)),
+            B_SHARED=1 if tuple(weight_scale.shape) in ((n, 1), (1,)) else GROUP,
+            GROUPS=max(a_parts, b_parts) > 1, HAS_BIAS=bias is not None, **options,
+        )  # fmt: skip
+    return out
+
+
+def variants() -> list[Variant]:
+    """Some of the programs that calls compile to: few rows and many."""
+    sizes = dict.fromkeys(("m", "n", "k", "a_stride", "b_stride"), "i32")
+    sizes |= dict.fromkeys(("a_row", "a_group", "b_row", "b_group"), "i32")
+    names = {"a_ptr": "*u8", "a_scale_ptr": "*fp32", "b_ptr": "*u8", "b_scale_ptr": "*fp32"}
+    found = []
+    for pointer, m, groups in (("*bf16", 16, False), ("*fp16", 1 << 14, True)):
+        options = _tile(m)
+        warps = options.pop("num_warps")
+        del options["num_stages"]
+        types = names | {"bias_ptr": pointer, "c_ptr": pointer} | sizes
+        shared = {"B_SHARED": GROUP if groups else 1, "GROUPS": groups, "HAS_BIAS": True}
+        found.append(Variant(linear_fp8_kernel, types, shared | options, warps))
+    return found

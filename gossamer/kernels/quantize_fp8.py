@@ -1,0 +1,147 @@
+"""Triton kernels of gossamer.ops.quantize_fp8.
+
+Numbers are encoded as bytes by hand: Triton has the type from sm_89 on only.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gossamer.kernels.quantize_int8 import scale_of
+from gossamer.kernels.variants import POINTERS, Variant
+
+GROUP = 128  # elements that share a scale, and rows of a block
+WIDTH = 4096  # elements of a row, or of the whole tensor, that one program reads at a time
+
+
+@triton.jit
+def encode(x):
+    """Bytes of float8_e4m3fn, rounded to nearest even; |x| up to 448 and a rounding error."""
+    bits = x.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - (120 << 3)
+    # Below 2^-6, steps of 2^-9: the sum with 2^14 rounds to them.
+    steps = (tl.abs(x) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+    code = tl.where(magnitude < 0x3C800000, steps, tl.minimum(normal, 0x7E))
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def quantize_fp8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr):
+    """One program per row of at most BLOCK elements, one scale for it."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 448.0)
+    tl.store(q_ptr + row * width + columns, encode(tl.div_rn(x, scale)), mask=inside)
+    tl.store(scale_ptr + row, scale)
+
+
+@triton.jit
+def quantize_fp8_kernel_tiles(
+    x_ptr, q_ptr, scale_ptr, rows, width, x_stride, groups, BM: tl.constexpr, BG: tl.constexpr
+):
+    """BM rows of BG groups of 128 elements: a scale per row and group, or for all BM rows (BG 1)."""
+    row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    group = tl.program_id(1) * BG + tl.arange(0, BG)
+    columns = group[:, None] * 128 + tl.arange(0, 128)[None, :]
+    inside = (row[:, None, None] < rows) & (columns < width)[None, :, :]
+    at = row[:, None, None] * x_stride + columns[None, :, :]
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    largest, poison = tl.max(tl.abs(x), axis=2), tl.sum(x * 0.0, axis=2)
+    if BM > 1:
+        largest, poison = tl.max(largest, axis=0)[None, :], tl.sum(poison, axis=0)[None, :]
+    scale = scale_of(largest, poison, 448.0)
+    q = encode(tl.div_rn(x, tl.broadcast_to(scale[:, :, None], x.shape)))
+    tl.store(q_ptr + row[:, None, None] * width + columns[None, :, :], q, mask=inside)
+    if BM > 1:
+        to = tl.program_id(0) * groups + group
+    else:
+        to = row * groups + group
+    tl.store(scale_ptr + to, tl.reshape(scale, [BG]), mask=group < groups)
+
+
+@triton.jit
+def quantize_fp8_kernel_largest(x_ptr, bits_ptr, width, x_stride, BLOCK: tl.constexpr):
+    """The largest magnitude of a row as an integer, whose order is the same; NaN is the largest."""
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.zeros([BLOCK], dtype=tl.int32)
+    for base in range(0, width, BLOCK):
+        columns = base + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=columns < width, other=0.0)
+        magnitude = tl.abs(x.to(tl.float32)).to(tl.int32, bitcast=True)
+        largest = tl.maximum(largest, magnitude)
+    tl.atomic_max(bits_ptr, tl.max(largest))
+
+
+@triton.jit
+def quantize_fp8_kernel_scaled(
+    x_ptr, q_ptr, bits_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr
+):
+    """A row by one scale for all of them, from what quantize_fp8_kernel_largest found.
+
+    scale_ptr [rows or 1]: the scale goes there once, at row 0.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.load(bits_ptr).to(tl.float32, bitcast=True)
+    scale = scale_of(largest, largest * 0.0, 448.0)
+    for base in range(0, width, BLOCK):
+        columns = base + tl.arange(0, BLOCK)
+        inside = columns < width
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(q_ptr + row * width + columns, encode(tl.div_rn(x, scale)), mask=inside)
+    if row == 0:
+        tl.store(scale_ptr, scale)
+
+
+def _tensor(rows: Tensor, q: Tensor, scale: Tensor) -> None:
+    bits = torch.zeros(1, dtype=torch.int32, device=rows.device)
+    grid, (m, width) = (rows.shape[0],), rows.shape
+    options = {"BLOCK": min(triton.next_power_of_2(width), WIDTH), "num_warps": 8}
+    quantize_fp8_kernel_largest[grid](rows, bits, width, rows.stride(0), **options)
+    quantize_fp8_kernel_scaled[grid](rows, q, bits, scale, width, rows.stride(0), **options)
+
+
+def _rows(rows: Tensor, q: Tensor, scale: Tensor) -> None:
+    """One scale per row; those wider than registers take, in two passes."""
+    m, width = rows.shape
+    block = triton.next_power_of_2(width)
+    quantize_fp8_kernel[(m,)](
+        *(rows, q, scale, width, rows.stride(0)),
+        BLOCK=block, num_warps=min(max(block // 512, 1), 32),
+    )  # fmt: skip
+
+
+def _tiles(rows: Tensor, q: Tensor, scale: Tensor, bm: int) -> None:
+    m, width = rows.shape
+    groups = triton.cdiv(width, GROUP)
+    bg = 1 if bm > 1 else min(triton.next_power_of_2(groups), WIDTH // GROUP)
+    quantize_fp8_kernel_tiles[(triton.cdiv(m, bm), triton.cdiv(groups, bg))](
+        *(rows, q, scale, m, width, rows.stride(0), groups), BM=bm, BG=bg, num_warps=8
+    )
+
+
+def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
+    """The launcher; arguments are those of the op, already checked."""
+    from gossamer.ops.quantize_fp8 import scale_shape
+
+    q = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    shape = scale_shape(x, granularity)
+    scale = torch.empty(shape, dtype=torch.float32, device=x.device)
+    if x.numel() == 0:
+        return q, scale.fill_(1.0)
+    rows = x.reshape(-1, x.shape[-1])
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    to: tuple[Any, ...] = (rows, q.view(rows.shape).view(torch.uint8), scale)
+    with torch.cuda.device_of(x):
+        if granularity == "tensor":
+            _tensor(*to)
+        elif granularity == "row":
+            _rows(*to)
+        else:
+            _tiles(*to, bm=GROUP if granularity == "block" else 1)
+    return q, scale

@@ -1,0 +1,93 @@
+"""Triton kernel of gossamer.ops.quantize_int8."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gossamer.kernels.variants import MAX_ELEMENTS, POINTERS, Variant
+
+MAX_BLOCK = 8192  # elements of a row that stay in registers; wider rows are read twice
+
+
+@triton.jit
+def scale_of(largest, poison, LIMIT: tl.constexpr):
+    """largest / LIMIT, 1 for 0. poison: 0, or NaN where a number is not finite."""
+    return tl.where(largest == 0.0, 1.0, tl.div_rn(largest, LIMIT)) + poison
+
+
+@triton.jit
+def rounded(x):
+    """To the nearest integer, ties to even: |x| below 2^22."""
+    return (x + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def quantize_int8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr):
+    """One program per row of at most BLOCK elements, which stay in registers."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 127.0)
+    q = rounded(tl.div_rn(x, scale))
+    tl.store(q_ptr + row * width + columns, q.to(tl.int8), mask=inside)
+    tl.store(scale_ptr + row, scale)
+
+
+@triton.jit
+def quantize_int8_kernel_wide(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr):
+    """One program per row of any width, in two passes of BLOCK elements at a time."""
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.zeros([BLOCK], dtype=tl.float32)
+    poison = tl.zeros([BLOCK], dtype=tl.float32)
+    for base in range(0, width, BLOCK):
+        columns = base + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=columns < width, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
+        poison += x.to(tl.float32) * 0.0
+    scale = scale_of(tl.max(largest), tl.sum(poison), 127.0)
+    for base in range(0, width, BLOCK):
+        columns = base + tl.arange(0, BLOCK)
+        inside = columns < width
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(
+            q_ptr + row * width + columns, rounded(tl.div_rn(x, scale)).to(tl.int8), mask=inside
+        )
+    tl.store(scale_ptr + row, scale)
+
+
+def _plan(width: int) -> tuple[object, dict[str, int]]:
+    """The kernel for rows of this width and its launch options."""
+    if width > MAX_BLOCK:
+        return quantize_int8_kernel_wide, {"BLOCK": 4096, "num_warps": 8}
+    block = triton.next_power_of_2(width)
+    return quantize_int8_kernel, {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
+
+
+def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The launcher; arguments are those of the op, already checked."""
+    q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+    scale = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+    if x.numel() == 0:
+        return q, scale.fill_(1.0)
+    width = x.shape[-1]
+    rows = x.reshape(-1, width)
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    parts = rows, q.view(-1, width), scale.view(-1)
+    kernel, options = _plan(width)
+    with torch.cuda.device_of(x):
+        for start in range(0, rows.shape[0], MAX_ELEMENTS):
+            part = [t[start : start + MAX_ELEMENTS] for t in parts]
+            kernel[(part[0].shape[0],)](*part, width, rows.stride(0), **options)  # type: ignore[index]
+    return q, scale
+
+
+def variants() -> list[Variant]:
+    """The programs that calls compile to."""
+    pointers = {"q_ptr": "*i8", "scale_ptr": "*fp32", "width": "i32", "x_stride": "i32"}
+    return [
+        Variant(kernel, {"x_ptr": p} | pointers, {"BLOCK": options["BLOCK"]}, options["num_warps"])
+        for p, width in (*((p, 4096) for p in POINTERS), ("*bf16", 1 << 14))
+        for kernel, options in [_plan(width)]
+    ]

@@ -1,0 +1,99 @@
+"""The gated MLP of a decoder block: gate and up, activation and product, down."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.activations import activate, check_activation
+from gossamer.ops.checks import check_like
+from gossamer.ops.linear_checks import check_bias, check_input, check_weight, check_weight_shape
+from gossamer.ops.registry import Op
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+
+
+def gated_mlp(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    activation: str = "silu",
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """(activation(x @ gate.T) * (x @ up.T)) @ down.T for x [..., k].
+
+    gate_up: [2m, k], the rows of gate, then those of up. down: [n, m]. gate_up_bias: [2m] and
+    down_bias: [n] are added to the products. activation: "silu", "gelu" or "gelu_tanh".
+    Weights: rows of elements side by side; others: any strides. One dtype (float32, float16 or
+    bfloat16) and device. Sums are in float32; what goes into down is rounded to the dtype, and for
+    more than 64 rows (16 on a CPU) so are gate and up.
+    Returns a contiguous tensor [..., n]. Inference only: no gradient.
+    Raises TypeError (dtype) or ValueError (shape, strides, device, activation).
+    """
+    args = (x, gate_up, down, gate_up_bias, down_bias, activation)
+    result: Tensor = _op(*args, backend=backend)
+    return result
+
+
+def _reference(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    activation: str = "silu",
+) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    both = x.to(wide) @ gate_up.to(wide).T
+    if gate_up_bias is not None:
+        both = both + gate_up_bias.to(wide)
+    gate, up = both.chunk(2, dim=-1)
+    hidden = (activate(gate, activation) * up).to(x.dtype).to(wide)
+    result = hidden @ down.to(wide).T
+    if down_bias is not None:
+        result = result + down_bias.to(wide)
+    return result.to(x.dtype).contiguous()
+
+
+def _check(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    activation: str = "silu",
+) -> None:
+    op = "gated_mlp"
+    check_input(op, x)
+    check_weight(op, "gate_up", gate_up, x)
+    rows = gate_up.shape[0]
+    if rows % 2 != 0 or rows == 0:
+        raise ValueError(f"{op}: gate_up has {rows} rows; must be an even number, at least 2")
+    check_like(op, "down", down, "x", x)
+    check_weight_shape(op, "down", down, rows // 2, "half the rows of gate_up")
+    check_bias(op, "gate_up_bias", gate_up_bias, x, rows, "gate_up")
+    check_bias(op, "down_bias", down_bias, x, down.shape[0], "down")
+    check_activation(op, activation, ACTIVATIONS)
+
+
+def _fake(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    activation: str = "silu",
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], down.shape[0]))
+
+
+_op = Op(
+    "gated_mlp",
+    reference=_reference,
+    check=_check,
+    fake=_fake,
+    example=lambda make: (make(3, 40), make(48, 40), make(32, 24), make(48), make(32), "silu"),
+    native_backends=("cpu",),
+    triton="gossamer.kernels.gated_mlp:gated_mlp",
+)

@@ -1,0 +1,93 @@
+"""Two matrix products with an activation between them: the plain MLP."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.activations import activate, check_activation
+from gossamer.ops.checks import check_like
+from gossamer.ops.linear_checks import check_bias, check_input, check_weight, check_weight_shape
+from gossamer.ops.registry import Op
+
+
+def gemm_chain(
+    x: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None = None,
+    b2: Tensor | None = None,
+    activation: str = "gelu",
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """activation(x @ w1.T + b1) @ w2.T + b2 for x [..., k], w1 [m, k], w2 [n, m], b1 [m], b2 [n].
+
+    activation: "gelu", "gelu_tanh", "silu", "swish" (silu), "mish", "relu2" or "relu".
+    w1, w2: rows of elements side by side, k and m at least 1; others: any strides. One dtype
+    (float32, float16 or bfloat16) and device. Sums, biases and the activation are in float32, what
+    is between the products is rounded to the dtype (on a CPU, for more than 16 rows, once more
+    before the activation).
+    Returns a contiguous tensor [..., n]. Inference only: no gradient.
+    Raises TypeError (dtype) or ValueError (shape, strides, device, activation).
+    """
+    result: Tensor = _op(x, w1, w2, b1, b2, activation, backend=backend)
+    return result
+
+
+def _reference(
+    x: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None = None,
+    b2: Tensor | None = None,
+    activation: str = "gelu",
+) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    hidden = x.to(wide) @ w1.to(wide).T
+    if b1 is not None:
+        hidden = hidden + b1.to(wide)
+    result = activate(hidden, activation).to(x.dtype).to(wide) @ w2.to(wide).T
+    if b2 is not None:
+        result = result + b2.to(wide)
+    return result.to(x.dtype).contiguous()
+
+
+def _check(
+    x: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None = None,
+    b2: Tensor | None = None,
+    activation: str = "gelu",
+) -> None:
+    op = "gemm_chain"
+    check_input(op, x)
+    check_weight(op, "w1", w1, x)
+    if w1.shape[0] < 1:
+        raise ValueError(f"{op}: w1 has 0 rows; must have at least 1")
+    check_like(op, "w2", w2, "x", x)
+    check_weight_shape(op, "w2", w2, w1.shape[0], "the rows of w1")
+    check_bias(op, "b1", b1, x, w1.shape[0], "w1")
+    check_bias(op, "b2", b2, x, w2.shape[0], "w2")
+    check_activation(op, activation)
+
+
+def _fake(
+    x: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None = None,
+    b2: Tensor | None = None,
+    activation: str = "gelu",
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], w2.shape[0]))
+
+
+_op = Op(
+    "gemm_chain",
+    reference=_reference,
+    check=_check,
+    fake=_fake,
+    example=lambda make: (make(3, 40), make(48, 40), make(32, 48), make(48), make(32), "gelu"),
+    native_backends=("cpu",),
+    triton="gossamer.kernels.gemm_chain:gemm_chain",
+)

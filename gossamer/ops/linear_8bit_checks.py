@@ -1,0 +1,67 @@
+"""Checks that linear_int8 and linear_fp8 share, and what their scales mean."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.checks import FLOAT_DTYPES, dtype_name
+from gossamer.ops.linear_checks import aligned, check_last_dim, check_weight_shape, hopper
+
+GROUP = 128
+LEAST_ROWS = 65  # of x, for the CUDA kernel: its tiles have 128
+
+
+def check_codes(op: str, name: str, value: object, dtype: torch.dtype, like: Tensor | None) -> None:
+    """A strided tensor of this dtype, on the device of `like`."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{op}: {name} is {type(value).__name__}; must be a torch.Tensor")
+    if value.dtype is not dtype:
+        raise TypeError(
+            f"{op}: {name} has dtype {dtype_name(value.dtype)}; must be {dtype_name(dtype)}"
+        )
+    if like is not None and value.device != like.device:
+        raise ValueError(
+            f"{op}: {name} is on {value.device}; must be on {like.device}, the device of x"
+        )
+
+
+def check_scale(op: str, name: str, scale: object, shapes: dict[str, tuple[int, ...]], x: Tensor) -> None:
+    """Float32 scales of one of these shapes."""
+    check_codes(op, name, scale, torch.float32, x)
+    assert isinstance(scale, Tensor)
+    if tuple(scale.shape) not in shapes.values():
+        valid = " or ".join(f"{list(shape)} ({what})" for what, shape in shapes.items())
+        raise ValueError(f"{op}: {name} has shape {list(scale.shape)}; must be {valid}")
+
+
+def check_product(
+    op: str, x: Tensor, weight: Tensor, bias: Tensor | None, codes: torch.dtype, dtype: torch.dtype
+) -> None:
+    """x [..., k] and weight [n, k] of `codes`, bias [n] of the result's dtype."""
+    check_codes(op, "x", x, codes, None)
+    check_last_dim(op, x)
+    check_codes(op, "weight", weight, codes, x)
+    check_weight_shape(op, "weight", weight, x.shape[-1], "x")
+    if dtype not in FLOAT_DTYPES:
+        valid = ", ".join(dtype_name(d) for d in FLOAT_DTYPES)
+        raise TypeError(f"{op}: dtype is {dtype_name(dtype)}; must be one of {valid}")
+    if bias is not None:
+        check_codes(op, "bias", bias, dtype, x)
+        if tuple(bias.shape) != (weight.shape[0],):
+            raise ValueError(
+                f"{op}: bias has shape {list(bias.shape)}; "
+                f"must be [{weight.shape[0]}], one for each row of weight"
+            )
+
+
+TUNED = (
+    f"fp16 and bf16 results on sm_90, at least {LEAST_ROWS} rows, n a multiple of 8, "
+    "k a multiple of 16, rows in multiples of 16 bytes"
+)
+
+
+def limits(x: Tensor, weight: Tensor, dtype: torch.dtype) -> str | None:
+    """Why the CUDA kernel does not take these arguments, whatever their scales."""
+    fits = dtype is not torch.float32 and hopper(x) and aligned(weight)
+    if not fits or x.numel() < LEAST_ROWS * weight.shape[1]:
+        return f"the CUDA kernel takes {TUNED}"
+    return None

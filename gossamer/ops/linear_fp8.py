@@ -1,0 +1,127 @@
+"""A product of float8 matrices with scales per tensor, per token and channel, or per block."""
+
+import torch
+from torch import Tensor
+
+from gossamer.ops.linear_8bit_checks import GROUP, TUNED, check_product, check_scale, limits
+from gossamer.ops.registry import Op
+
+
+def linear_fp8(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """(x * x_scale) @ (weight * weight_scale).T + bias, as [..., n] of `dtype`.
+
+    x: float8_e4m3fn [..., k]; x_scale: float32 [1], [..., 1] (a scale for each row) or [..., g] (for
+    each 128 elements of a row, g = ceil(k / 128)). weight: float8_e4m3fn [n, k], rows of k elements
+    side by side; weight_scale: float32 [1], [n, 1] or [ceil(n / 128), g] (for each block of 128 x
+    128). quantize_fp8 makes them: "tensor", "row", "group" for x, "block" for weight. bias: [n] of
+    `dtype` (float32, float16 or bfloat16).
+    Added up in float32 and rounded once; on sm_90, the tensor cores keep about 14 bits of a sum of
+    products of float8, which is then off by 1e-3 of its terms at k = 8192 (0 for scales of groups
+    and blocks, whose sums are short).
+    Returns a contiguous tensor. Inference only. Raises TypeError (dtype) or ValueError (shape,
+    strides, device).
+    """
+    args = (x, x_scale, weight, weight_scale, bias, dtype)
+    result: Tensor = _op(*args, backend=backend)
+    return result
+
+
+def expand_scale(scale: Tensor, codes: Tensor) -> Tensor:
+    """Scales as a tensor that broadcasts to the codes [..., k]."""
+    if scale.shape[-1] != 1:
+        scale = scale.repeat_interleave(GROUP, -1)[..., : codes.shape[-1]]
+    if scale.dim() == 2 and codes.dim() == 2 and scale.shape[0] not in (1, codes.shape[0]):
+        scale = scale.repeat_interleave(GROUP, 0)[: codes.shape[0]]
+    return scale
+
+
+def _reference(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    a = x.float() * expand_scale(x_scale, x)
+    b = weight.float() * expand_scale(weight_scale, weight)
+    result = a @ b.T
+    if bias is not None:
+        result = result + bias.float()
+    return result.to(dtype).contiguous()
+
+
+def _check(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> None:
+    op = "linear_fp8"
+    check_product(op, x, weight, bias, torch.float8_e4m3fn, dtype)
+    n, k = weight.shape
+    rows, groups = x.shape[:-1], (k + GROUP - 1) // GROUP
+    shapes = {"one": (1,), "one for each row": (*rows, 1), "one for each 128 of k": (*rows, groups)}
+    check_scale(op, "x_scale", x_scale, shapes, x)
+    shapes = {
+        "one": (1,),
+        "one for each row": (n, 1),
+        "one for each block": ((n + GROUP - 1) // GROUP, groups),
+    }
+    check_scale(op, "weight_scale", weight_scale, shapes, x)
+
+
+def _fake(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+
+
+def _limits(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> str | None:
+    if (x_scale.shape[-1] > 1) != (weight_scale.shape[-1] > 1):
+        return "the CUDA kernel takes scales per 128 elements for both x and weight, or for neither"
+    return limits(x, weight, dtype)
+
+
+def _example(make: object) -> tuple[object, ...]:
+    device = make(1).device  # type: ignore[operator]
+    codes = [torch.arange(n).remainder(17).sub(8).to(torch.float8_e4m3fn) for n in (144, 1152)]
+    x, weight = codes[0].view(3, 48).to(device), codes[1].view(24, 48).to(device)
+    scales = (torch.ones(n, 1, device=device) / 64 for n in (3, 24))
+    return x, next(scales), weight, next(scales), None, torch.bfloat16
+
+
+_op = Op(
+    "linear_fp8",
+    reference=_reference,
+    check=_check,
+    fake=_fake,
+    example=_example,
+    limits=_limits,
+    tuned=TUNED,
+    native_backends=("cuda",),
+    triton="gossamer.kernels.linear_fp8:linear_fp8",
+)
