@@ -13,12 +13,12 @@
 namespace gossamer::cuda {
 
 template <class T>
-GOSSAMER_INLINE uint32_t pair_of(float low, float high) {
+GOSSAMER_INLINE uint32_t pair_of(float2 values) {
   if constexpr (std::is_same_v<T, __half>) {
-    const __half2 x = __floats2half2_rn(low, high);
+    const __half2 x = __floats2half2_rn(values.x, values.y);
     return reinterpret_cast<const uint32_t&>(x);
   } else {
-    const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+    const __nv_bfloat162 x = __floats2bfloat162_rn(values.x, values.y);
     return reinterpret_cast<const uint32_t&>(x);
   }
 }
@@ -42,7 +42,10 @@ struct FinishActivation {
     return w.bias && column < w.n ? wide(static_cast<const T*>(w.bias)[column]) : 0.0f;
   }
   GOSSAMER_INLINE float2 bias(const GemmWork&, int) { return {}; }
-  GOSSAMER_INLINE float value(float sum, float, float column, float) { return activated<A>(sum + column); }
+  // Of two columns of a row.
+  GOSSAMER_INLINE float2 values(const float* sums, float, float2 column, float2) {
+    return activated<A>(sums[0] + column.x, sums[1] + column.y);
+  }
 };
 
 // sum * (scale of the row * scale of the column) + bias
@@ -61,8 +64,9 @@ struct FinishScales {
     return {wide(p[0]), wide(p[1])};
   }
   template <class Sum>
-  GOSSAMER_INLINE float value(Sum sum, float row, float column, float bias) {
-    return static_cast<float>(sum) * (row * column) + bias;
+  GOSSAMER_INLINE float2 values(const Sum* sums, float row, float2 column, float2 bias) {
+    return {static_cast<float>(sums[0]) * (row * column.x) + bias.x,
+            static_cast<float>(sums[1]) * (row * column.y) + bias.y};
   }
 };
 
@@ -85,9 +89,8 @@ GOSSAMER_INLINE void stage(const GemmWork& w, const Sum (&sums)[N], const float 
       const float2 c = *reinterpret_cast<const float2*>(columns + at);
       const float2 b = Finish::bias(w, column + at);
       const Sum* s = sums + First + 8 * i + 4 * h;
-      words[2 * h] = pair_of<T>(Finish::value(s[0], row_scale[0], c.x, b.x), Finish::value(s[1], row_scale[0], c.y, b.y));
-      words[2 * h + 1] =
-          pair_of<T>(Finish::value(s[2], row_scale[1], c.x, b.x), Finish::value(s[3], row_scale[1], c.y, b.y));
+      words[2 * h] = pair_of<T>(Finish::values(s, row_scale[0], c, b));
+      words[2 * h + 1] = pair_of<T>(Finish::values(s + 2, row_scale[1], c, b));
     }
     const uint32_t to = line + ((2 * i + lane / 16 ^ lane % 8) << 4);
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]),

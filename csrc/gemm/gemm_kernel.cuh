@@ -20,9 +20,9 @@ struct GemmTraits {
   static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
   static constexpr int kStages = (192 << 10) / kStageBytes;
   static constexpr int kWarpgroups = 2, kThreads = 128 * (1 + kWarpgroups), kCluster = 2;
-  static constexpr int kSums = S == Sharing::blocked ? 64 : 128;  // of a thread
+  static constexpr int kSums = 128;  // of a thread; for `blocked` two sets, used by turns
   static constexpr int kReaders = S == Sharing::tiles ? 1 : kWarpgroups;  // of a stage, in a CTA
-  static constexpr int kPieceBytes = 64 * 128, kPieces = kSums / 32;      // of 64 x 64 results
+  static constexpr int kPieceBytes = 64 * 128, kPieces = (S == Sharing::blocked ? 64 : kSums) / 32;  // of 64 x 64 results
   static constexpr int kStaging = kStages * kStageBytes;                  // where things lie
   static constexpr int kColumns = kStaging + kWarpgroups * 2 * kPieceBytes;
   static constexpr int kBarriers = kColumns + kWarpgroups * kTileN * 4;
@@ -76,6 +76,8 @@ struct Consumer {
   using Finish = typename Traits::Finish;
   static constexpr Sharing kSharing = Traits::kSharing;
   static constexpr int kSums = Traits::kSums, kTileN = Traits::kTileN;
+  static constexpr int kTurn = 3;  // the barrier of the first warpgroup's turn to multiply; the next is the other's
+  static constexpr int kBehind = 1;  // and one stage of 4 is left to load ahead
   // Rows of the results of a thread: pairs, 64 further down for each.
   static constexpr int kRowPairs = kSharing == Sharing::tiles ? 2 : 1;
 
@@ -88,6 +90,8 @@ struct Consumer {
 
   __device__ __forceinline__ Consumer(const GemmWork& w, uint8_t* memory, int group)
       : w(w), shared(hopper::shared_offset(memory)), group(group), thread(threadIdx.x % 128), ring(shared) {
+    // The first turn is warpgroup 0's.
+    if (kSharing == Sharing::tiles && group == 1) hopper::tell_warpgroup(kTurn);
     columns = reinterpret_cast<float*>(memory + Traits::kColumns) + group * kTileN;
   }
 
@@ -95,7 +99,8 @@ struct Consumer {
     if (thread < Traits::kCluster) hopper::barrier_arrive_at(empty, thread);
   }
 
-  // One stage; keep: whether the sums have something already.
+  // One stage; keep: whether the sums have something already. First: of the set of sums, for `blocked`.
+  template <int First = 0>
   __device__ __forceinline__ void multiply(bool keep) {
     const uint64_t a = hopper::descriptor(ring.a() + (kSharing == Sharing::tiles ? 0 : group * 64 * 128));
     const uint64_t b = hopper::descriptor(ring.b());
@@ -105,28 +110,36 @@ struct Consumer {
       const int more = keep || k > 0;
       if constexpr (kSharing == Sharing::rows) {
         Products::n256(sums, a + 2 * k, b + 2 * k, more);
-      } else if constexpr (kSharing == Sharing::blocked) {
-        Products::template n128<0>(sums, a + 2 * k, b + 2 * k, more);
       } else {
-        Products::template n128<0>(sums, a + 2 * k, b + 2 * k, more);
-        Products::template n128<64>(sums, a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
+        Products::template n128<First>(sums, a + 2 * k, b + 2 * k, more);
+        if constexpr (kSharing == Sharing::tiles) {
+          Products::template n128<64>(sums, a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
+        }
       }
     }
     hopper::products_commit();
   }
 
-  // All products of a tile. A stage is given back when the next one's products are under way.
-  __device__ __forceinline__ void multiply_all() {
+  // All products of a tile. A stage is given back when the next one's products are under way. With tiles of their own
+  // warpgroups multiply by turns: stages come in that order, and a barrier two phases ahead cannot be waited for.
+  // others: whether the other warpgroup's turn is next. With halves of a tile, the second warpgroup stays some steps
+  // behind, so that one multiplies while the other finishes: it waits for the first one's step kBehind.
+  __device__ __forceinline__ void multiply_all(bool others) {
     uint32_t before = 0;
+    const bool behind = kSharing == Sharing::rows && w.k_steps >= 2 * Traits::kStages;
+    if constexpr (kSharing == Sharing::tiles) hopper::await_warpgroup(kTurn + group);
+    if (behind && group == 1) hopper::await_warpgroup(kTurn);
     for (int k = 0; k < w.k_steps; ++k, ring.next()) {
       hopper::barrier_wait(ring.full(), ring.parity);
       multiply(k > 0);
+      if (behind && group == 0 && k == kBehind) hopper::tell_warpgroup(kTurn);
       if (k > 0) {
         hopper::products_wait<1>();
         release(before);
       }
       before = ring.empty();
     }
+    if (kSharing == Sharing::tiles && others) hopper::tell_warpgroup(kTurn + 1 - group);
     hopper::products_wait<0>();
     release(before);
   }
@@ -139,24 +152,56 @@ struct Consumer {
     return {first < w.m ? __ldg(p) * s : 0.0f, first + 8 < w.m ? __ldg(p + 8 * w.row_step) * s : 0.0f};
   }
 
-  // The same where steps have scales: sums of a step are waited for, scaled and added up in float32.
+  // Adds the sums of a set, scaled, to the totals.
+  template <int First>
+  __device__ __forceinline__ void add_up(Sum (&totals)[64], const float2& scale) const {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) totals[i] += sums[First + i] * (i % 4 < 2 ? scale.x : scale.y);
+  }
+
+  // Step k of the tile into the sums from First on. Returns its scales.
+  template <int First>
+  __device__ __forceinline__ float2 begin_step(int k, int row, int column) {
+    hopper::barrier_wait(ring.full(), ring.parity);
+    multiply<First>(false);
+    return step_scales(row, column, k);
+  }
+  // The same, while the sums of the step before are waited for, scaled and added up.
+  template <int First>
+  __device__ __forceinline__ void next_step(int k, int row, int column, Sum (&totals)[64], float2& scale) {
+    const uint32_t before = ring.empty();
+    ring.next();
+    const float2 next = begin_step<First>(k, row, column);
+    hopper::products_wait<1>();
+    release(before);
+    add_up<64 - First>(totals, scale);
+    scale = next;
+  }
+
+  // All products of a tile where steps have scales, added up in float32. Sets of sums are used by turns; steps are
+  // written one after the other without conditions, or else the compiler waits for every product.
   __device__ __forceinline__ void multiply_steps(int row, int column) {
-    Sum totals[kSums];
+    Sum totals[64];
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) totals[i] = 0;
-    float2 scale = step_scales(row, column, 0);
-    for (int k = 0; k < w.k_steps; ++k, ring.next()) {
-      hopper::barrier_wait(ring.full(), ring.parity);
-      multiply(false);
-      const float2 next = step_scales(row, column, min(k + 1, w.k_steps - 1));
-      hopper::products_wait<0>();
-      release(ring.empty());
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) totals[i] += sums[i] * (i % 4 < 2 ? scale.x : scale.y);
-      scale = next;
+    for (int i = 0; i < 64; ++i) totals[i] = 0;
+    float2 scale = begin_step<0>(0, row, column);
+    int k = 1;
+    for (; k + 1 < w.k_steps; k += 2) {
+      next_step<64>(k, row, column, totals, scale);
+      next_step<0>(k + 1, row, column, totals, scale);
     }
+    if (k < w.k_steps) {
+      next_step<64>(k, row, column, totals, scale);
+      hopper::products_wait<0>();
+      add_up<64>(totals, scale);
+    } else {
+      hopper::products_wait<0>();
+      add_up<0>(totals, scale);
+    }
+    release(ring.empty());
+    ring.next();
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[i] = totals[i];
+    for (int i = 0; i < 64; ++i) sums[i] = totals[i];
   }
 
   __device__ __forceinline__ void load_row_scales(int row, float (&scales)[kRowPairs][2]) const {
@@ -185,7 +230,7 @@ struct Consumer {
     if constexpr (Piece + 1 < Traits::kPieces) finish<Piece + 1>(row, column, scales);
   }
 
-  __device__ __forceinline__ void take(const TileOrder& tile, int rank) {
+  __device__ __forceinline__ void take(const TileOrder& tile, int rank, bool others) {
     const int row = (2 * tile.row + rank) * Traits::kTileM + (kSharing == Sharing::tiles ? 0 : group * 64);
     const int column = tile.column * kTileN;
     float scales[kRowPairs][2], mine[kTileN / 128];  // asked for before the products, which take longer
@@ -195,7 +240,7 @@ struct Consumer {
     if constexpr (kSharing == Sharing::blocked) {
       multiply_steps(row, column);
     } else {
-      multiply_all();
+      multiply_all(others);
     }
 #pragma unroll
     for (int i = 0; i < kTileN / 128; ++i) columns[thread + 128 * i] = mine[i];
@@ -208,7 +253,7 @@ struct Consumer {
     int t = blockIdx.x / 2;
     if (kOwn && group == 1) t += step, ring.skip(w.k_steps);
     for (; t < tiles; t += kOwn ? 2 * step : step) {
-      take(TileOrder(w, t), rank);
+      take(TileOrder(w, t), rank, t + step < tiles);
       if (kOwn) ring.skip(w.k_steps);
     }
     if (thread == 0) hopper::wait_stores();
@@ -245,7 +290,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Traits::kThreads, 1)
     __syncwarp();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    Consumer<Traits>(w, memory, threadIdx.x / 128 - 1).run(rank);
+    // The same in all lanes, which the compiler does not see by itself: addresses then lie in uniform registers.
+    Consumer<Traits>(w, memory, __shfl_sync(~0u, threadIdx.x / 128, 0) - 1).run(rank);
     __syncwarp();
   }
   hopper::cluster_sync();  // or else a CTA could end while the other one still writes to its memory

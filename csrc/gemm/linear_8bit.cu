@@ -1,5 +1,7 @@
 #include "gemm/linear_8bit.h"
 
+#include <cstdlib>
+
 #include "gemm/gemm_launch.cuh"
 
 namespace gossamer {
@@ -36,9 +38,11 @@ int32_t result_type(const char* op, ScalarType dtype, MatrixType& type) {
 template <class Input, class Output>
 void launch(Gemm& gemm, bool blocked) {
   if constexpr (!std::is_same_v<Input, int8_t>) {
-    using Finish = cuda::FinishActivation<Output, cuda::Activation::none>;  // scales are in the sums already
+    using Finish = cuda::FinishActivation<Output, Activation::none>;  // scales are in the sums already
     if (blocked) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::blocked>>(gemm);
   }
+  const char* name = std::getenv("GOSSAMER_GEMM");
+  if (name && name[0] == 't') return launch_gemm<cuda::GemmTraits<Input, cuda::FinishScales<Output>, Sharing::tiles>>(gemm);
   launch_gemm<cuda::GemmTraits<Input, cuda::FinishScales<Output>, Sharing::rows>>(gemm);
 }
 
@@ -65,7 +69,8 @@ Tensor linear_8bit(const char* op, const Tensor& x, const Tensor& x_scale, const
   const Rows rows = aligned_rows(op, "x", x);
   const std::optional<Tensor> dense_bias = dense(bias);
   const Scales a = scales_of(op, "x_scale", x_scale, x), b = scales_of(op, "weight_scale", weight_scale, x);
-  const bool blocked = a.parts > 1 || b.parts > 1;
+  // With one block along k there may still be several along n.
+  const bool blocked = a.parts > 1 || b.parts > 1 || (b.count != n && b.count != 1);
   if (blocked) {
     STD_TORCH_CHECK(a.count == rows.count && a.parts == (k + kBlock - 1) / kBlock && b.parts == a.parts &&
                         b.count == (n + kBlock - 1) / kBlock,

@@ -9,7 +9,6 @@ namespace {
 
 constexpr const char* kOp = "linear_act";
 
-using cuda::Activation;
 using cuda::Sharing;
 
 template <class T, Activation A>
@@ -20,15 +19,23 @@ void launch_as(Gemm& gemm, Sharing sharing) {
 }
 
 template <class T>
-void launch(Gemm& gemm, Sharing sharing, const std::string& activation) {
-  if (activation == "none") return launch_as<T, Activation::none>(gemm, sharing);
-  if (activation == "gelu") return launch_as<T, Activation::gelu>(gemm, sharing);
-  if (activation == "gelu_tanh") return launch_as<T, Activation::gelu_tanh>(gemm, sharing);
-  if (activation == "silu" || activation == "swish") return launch_as<T, Activation::silu>(gemm, sharing);
-  if (activation == "mish") return launch_as<T, Activation::mish>(gemm, sharing);
-  if (activation == "relu2") return launch_as<T, Activation::relu2>(gemm, sharing);
-  STD_TORCH_CHECK(activation == "relu", kOp, ": unknown activation ", activation);
-  launch_as<T, Activation::relu>(gemm, sharing);
+void launch(Gemm& gemm, Sharing sharing, Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return launch_as<T, Activation::none>(gemm, sharing);
+    case Activation::gelu:
+      return launch_as<T, Activation::gelu>(gemm, sharing);
+    case Activation::gelu_tanh:
+      return launch_as<T, Activation::gelu_tanh>(gemm, sharing);
+    case Activation::silu:
+      return launch_as<T, Activation::silu>(gemm, sharing);
+    case Activation::mish:
+      return launch_as<T, Activation::mish>(gemm, sharing);
+    case Activation::relu2:
+      return launch_as<T, Activation::relu2>(gemm, sharing);
+    case Activation::relu:
+      return launch_as<T, Activation::relu>(gemm, sharing);
+  }
 }
 
 Sharing sharing_for(const Gemm&) {
@@ -58,10 +65,11 @@ Tensor linear_act_cuda(const Tensor& x, const Tensor& weight, const std::optiona
   gemm.c = {out.const_data_ptr(), rows.count, n, n * 2};
   gemm.work.bias = data_of(dense_bias);
   const Sharing sharing = sharing_for(gemm);
+  const Activation last = activation_of(activation, kOp);
   if (dtype == DType::f16) {
-    launch<__half>(gemm, sharing, activation);
+    launch<__half>(gemm, sharing, last);
   } else {
-    launch<__nv_bfloat16>(gemm, sharing, activation);
+    launch<__nv_bfloat16>(gemm, sharing, last);
   }
   return out;
 }

@@ -1,6 +1,7 @@
 """Triton kernels of gossamer.ops.quantize_fp8.
 
-Numbers are encoded as bytes by hand: Triton has the type from sm_89 on only.
+Triton has the type from sm_89 on only (NATIVE). Before that, and in the interpreter, numbers are
+encoded as bytes by hand, which gives the same bits.
 """
 
 from typing import Any
@@ -18,8 +19,10 @@ WIDTH = 4096  # elements of a row, or of the whole tensor, that one program read
 
 
 @triton.jit
-def encode(x):
+def encode(x, NATIVE: tl.constexpr):
     """Bytes of float8_e4m3fn, rounded to nearest even; |x| up to 448 and a rounding error."""
+    if NATIVE:
+        return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     bits = x.to(tl.uint32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - (120 << 3)
@@ -30,21 +33,24 @@ def encode(x):
 
 
 @triton.jit
-def quantize_fp8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr):
+def quantize_fp8_kernel(
+    x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr, NATIVE: tl.constexpr
+):
     """One program per row of at most BLOCK elements, one scale for it."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 448.0)
-    tl.store(q_ptr + row * width + columns, encode(tl.div_rn(x, scale)), mask=inside)
+    tl.store(q_ptr + row * width + columns, encode(x * tl.div_rn(1.0, scale), NATIVE), mask=inside)
     tl.store(scale_ptr + row, scale)
 
 
 @triton.jit
 def quantize_fp8_kernel_tiles(
-    x_ptr, q_ptr, scale_ptr, rows, width, x_stride, groups, BM: tl.constexpr, BG: tl.constexpr
-):
+    x_ptr, q_ptr, scale_ptr, rows, width, x_stride, groups,
+    BM: tl.constexpr, BG: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
     """BM rows of BG groups of 128 elements: a scale per row and group, or for all BM rows (BG 1)."""
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     group = tl.program_id(1) * BG + tl.arange(0, BG)
@@ -56,7 +62,8 @@ def quantize_fp8_kernel_tiles(
     if BM > 1:
         largest, poison = tl.max(largest, axis=0)[None, :], tl.sum(poison, axis=0)[None, :]
     scale = scale_of(largest, poison, 448.0)
-    q = encode(tl.div_rn(x, tl.broadcast_to(scale[:, :, None], x.shape)))
+    inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
+    q = encode(x * inverse[:, :, None], NATIVE)
     tl.store(q_ptr + row[:, None, None] * width + columns[None, :, :], q, mask=inside)
     if BM > 1:
         to = tl.program_id(0) * groups + group
@@ -80,7 +87,7 @@ def quantize_fp8_kernel_largest(x_ptr, bits_ptr, width, x_stride, BLOCK: tl.cons
 
 @triton.jit
 def quantize_fp8_kernel_scaled(
-    x_ptr, q_ptr, bits_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr
+    x_ptr, q_ptr, bits_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr, NATIVE: tl.constexpr
 ):
     """A row by one scale for all of them, from what quantize_fp8_kernel_largest found.
 
@@ -93,9 +100,13 @@ def quantize_fp8_kernel_scaled(
         columns = base + tl.arange(0, BLOCK)
         inside = columns < width
         x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-        tl.store(q_ptr + row * width + columns, encode(tl.div_rn(x, scale)), mask=inside)
+        tl.store(q_ptr + row * width + columns, encode(x * tl.div_rn(1.0, scale), NATIVE), mask=inside)
     if row == 0:
         tl.store(scale_ptr, scale)
+
+
+def _native(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 9)
 
 
 def _tensor(rows: Tensor, q: Tensor, scale: Tensor) -> None:
@@ -103,7 +114,9 @@ def _tensor(rows: Tensor, q: Tensor, scale: Tensor) -> None:
     grid, (m, width) = (rows.shape[0],), rows.shape
     options = {"BLOCK": min(triton.next_power_of_2(width), WIDTH), "num_warps": 8}
     quantize_fp8_kernel_largest[grid](rows, bits, width, rows.stride(0), **options)
-    quantize_fp8_kernel_scaled[grid](rows, q, bits, scale, width, rows.stride(0), **options)
+    quantize_fp8_kernel_scaled[grid](
+        rows, q, bits, scale, width, rows.stride(0), NATIVE=_native(rows), **options
+    )
 
 
 def _rows(rows: Tensor, q: Tensor, scale: Tensor) -> None:
@@ -112,7 +125,7 @@ def _rows(rows: Tensor, q: Tensor, scale: Tensor) -> None:
     block = triton.next_power_of_2(width)
     quantize_fp8_kernel[(m,)](
         *(rows, q, scale, width, rows.stride(0)),
-        BLOCK=block, num_warps=min(max(block // 512, 1), 32),
+        BLOCK=block, NATIVE=_native(rows), num_warps=min(max(block // 512, 1), 32),
     )  # fmt: skip
 
 
@@ -121,8 +134,9 @@ def _tiles(rows: Tensor, q: Tensor, scale: Tensor, bm: int) -> None:
     groups = triton.cdiv(width, GROUP)
     bg = 1 if bm > 1 else min(triton.next_power_of_2(groups), WIDTH // GROUP)
     quantize_fp8_kernel_tiles[(triton.cdiv(m, bm), triton.cdiv(groups, bg))](
-        *(rows, q, scale, m, width, rows.stride(0), groups), BM=bm, BG=bg, num_warps=8
-    )
+        *(rows, q, scale, m, width, rows.stride(0), groups),
+        BM=bm, BG=bg, NATIVE=_native(rows), num_warps=8,
+    )  # fmt: skip
 
 
 def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ def quantize_int8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.con
     inside = columns < width
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 127.0)
-    q = rounded(tl.div_rn(x, scale))
+    q = rounded(x * tl.div_rn(1.0, scale))
     tl.store(q_ptr + row * width + columns, q.to(tl.int8), mask=inside)
     tl.store(scale_ptr + row, scale)
 
@@ -47,13 +47,12 @@ def quantize_int8_kernel_wide(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: t
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
         poison += x.to(tl.float32) * 0.0
     scale = scale_of(tl.max(largest), tl.sum(poison), 127.0)
+    inverse = tl.div_rn(1.0, scale)
     for base in range(0, width, BLOCK):
         columns = base + tl.arange(0, BLOCK)
         inside = columns < width
         x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-        tl.store(
-            q_ptr + row * width + columns, rounded(tl.div_rn(x, scale)).to(tl.int8), mask=inside
-        )
+        tl.store(q_ptr + row * width + columns, rounded(x * inverse).to(tl.int8), mask=inside)
     tl.store(scale_ptr + row, scale)
 
 

@@ -21,8 +21,8 @@ def quantize_fp8(
     granularity: "tensor": scale [1]. "row": [..., 1], a scale for each row. "group": [..., g], for
     each 128 elements of a row, g = ceil(k / 128): for activations. "block": [ceil(rows / 128), g],
     for each 128 rows and 128 columns of x [rows, k]: for weights.
-    scale = max |x| / 448 over its elements, 1 where they are zeros; codes = x / scale, rounded to
-    nearest even. The same bits from every backend.
+    scale = max |x| / 448 over its elements, 1 where they are zeros; codes = x * (1 / scale), rounded
+    to nearest even. The same bits from every backend.
     x: float32, float16 or bfloat16, any strides. Returns contiguous tensors. Inference only.
     Raises TypeError (dtype) or ValueError (shape, granularity; NaN or infinity, with its place among
     the scales). That look at the scales waits for a GPU, so it is left out while a CUDA graph is
@@ -72,7 +72,7 @@ def _reference(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
         scale = wide.new_ones(scale_shape(x, granularity))
         return x.new_empty(x.shape, dtype=torch.float8_e4m3fn), scale
     scale = scale_of(_largest(wide.abs(), granularity), LIMIT)
-    codes = (wide / expanded(scale, x, granularity)).clamp(-LIMIT, LIMIT)
+    codes = (wide * expanded(1 / scale, x, granularity)).clamp(-LIMIT, LIMIT)
     return codes.to(torch.float8_e4m3fn).contiguous(), scale.contiguous()
 
 

@@ -12,8 +12,8 @@ LIMIT = 127.0  # the largest code; -128 is not used
 def quantize_int8(x: Tensor, *, backend: str | None = None) -> tuple[Tensor, Tensor]:
     """(codes, scale): x [..., k] as int8 [..., k] times float32 [..., 1], a scale for each row.
 
-    scale = max |x| / 127 of the row, 1 for a row of zeros; codes = x / scale, rounded to nearest
-    even, so that codes * scale is off by half a scale at most. The same bits from every backend.
+    scale = max |x| / 127 of the row, 1 for a row of zeros; codes = x * (1 / scale), rounded to
+    nearest even, so that codes * scale is off by half a scale at most. The same bits from every backend.
     x: float32, float16 or bfloat16, any strides. Returns contiguous tensors. Inference only.
     Raises TypeError (dtype) or ValueError (shape; NaN or infinity, with its row). That look at the
     scales waits for a GPU, so it is left out while a CUDA graph is captured and under torch.compile;
@@ -47,7 +47,7 @@ def _reference(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.new_empty(x.shape, dtype=torch.int8), wide.new_ones((*x.shape[:-1], 1))
     scale = scale_of(wide.abs().amax(-1, keepdim=True), LIMIT)
     # Codes of a row that is not finite mean nothing: zeros, which every backend can make.
-    codes = (wide / scale).round().nan_to_num(0.0, 0.0, 0.0)
+    codes = (wide * (1 / scale)).round().nan_to_num(0.0, 0.0, 0.0)
     return codes.to(torch.int8).contiguous(), scale.contiguous()
 
 
