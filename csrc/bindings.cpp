@@ -10,6 +10,9 @@
 #include "elementwise/gelu_mul.h"
 #include "elementwise/silu_mul.h"
 #include "gemm/linear.h"
+#include "gemm/linear_act.h"
+#include "gemm/linear_norm.h"
+#include "gemm/mlp.h"
 #include "gossamer/cpu/isa.h"
 #include "kv/kv_pack.h"
 #include "kv/kv_pages.h"
@@ -56,8 +59,17 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "linear_fp8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
       "-> Tensor");
   m.def(
+      "gated_mlp(Tensor x, Tensor gate_up, Tensor down, Tensor? gate_up_bias=None, Tensor? down_bias=None, "
+      "str activation=\"silu\") -> Tensor");
+  m.def(
+      "gemm_chain(Tensor x, Tensor w1, Tensor w2, Tensor? b1=None, Tensor? b2=None, str activation=\"gelu\") "
+      "-> Tensor");
+  m.def(
       "linear_int8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
       "-> Tensor");
+  m.def(
+      "linear_norm(Tensor x, Tensor weight, Tensor residual, Tensor norm_weight, Tensor? bias=None, "
+      "Tensor? norm_bias=None, str norm=\"rms\", float eps=1e-06) -> (Tensor, Tensor)");
   m.def(
       "masked_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor columns, Tensor kinds, Tensor bits, "
       "Tensor order, Tensor? work, Tensor? bias, int batch, int heads, int tile_q, int tile_k, float scale, float "
@@ -89,7 +101,11 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("kv_page_swap", TORCH_BOX(&gossamer::kv_page_swap_cpu));
   m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cpu));
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
+  m.impl("gated_mlp", TORCH_BOX(&gossamer::gated_mlp_cpu));
+  m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cpu));
   m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
+  m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cpu));
+  m.impl("linear_norm", TORCH_BOX(&gossamer::linear_norm_cpu));
   m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cpu));
   m.impl("masked_attention_rows", TORCH_BOX(&gossamer::masked_attention_rows_cpu));
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cpu));

@@ -1,9 +1,6 @@
 #include "gemm/linear.h"
 
-#include <memory>
-
-#include "gemm/linear.kernel.h"
-#include "gossamer/torch/rows.h"
+#include "gemm/linear_run.h"
 
 namespace gossamer {
 namespace {
@@ -18,10 +15,6 @@ void check_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
   check_matches(*bias, x, op, "bias");
   STD_TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0), op, ": bias must have shape [n]");
 }
-
-struct alignas(64) CacheLine {
-  char bytes[64];
-};
 
 }  // namespace
 
@@ -43,13 +36,7 @@ Tensor linear_cpu(const Tensor& x, const Tensor& weight, const std::optional<Ten
   work.weight_stride = weight.stride(0);
   work.bias = bias ? dense_bias.const_data_ptr() : nullptr;
   work.out = out.mutable_data_ptr();
-  const int64_t bytes = GOSSAMER_CPU_KERNEL(linear_packed_bytes)(work);
-  const std::unique_ptr<CacheLine[]> packed(new CacheLine[(bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine)]);
-  GOSSAMER_CPU_KERNEL(linear_pack)(work, packed.get());
-  const auto kernel = GOSSAMER_CPU_KERNEL(linear);
-  const int64_t grain = 32768 / work.k + 1;  // rows of weight; about 5 us of reading it: less is not worth a thread
-  torch::stable::parallel_for(0, work.n, grain,
-                              [&](int64_t begin, int64_t end) { kernel(work, packed.get(), begin, end); });
+  run_linear(work);
   return out;
 }
 

@@ -1,5 +1,6 @@
 #include "linear.kernel.h"
 
+#include "activate.kernel.h"
 #include "dot.kernel.h"
 #include "fold.kernel.h"
 
@@ -77,27 +78,38 @@ struct Block {
     for (; i < k; i += step) add_partial(b, x, i, k - i < step ? k - i : step);
   }
 
-  // `columns` of C results of each row, from the accumulator `First` on: a vector of sums at a time.
+  // `columns` of C numbers of each row from p on, where accumulators from First on have theirs.
   template <int First>
-  GOSSAMER_INLINE void store_from(const Block& b, const T* bias, T* out, int64_t stride, int columns) {
+  GOSSAMER_INLINE F32 gather(const T* p, int64_t stride, int columns) {
     constexpr int count = R * C - First < kLanes ? R * C - First : kLanes;
     T some[kLanes] = {};
-    F32 sums = fold<1, First>(b.sums);
-    if (bias) {
-      GOSSAMER_UNROLL
-      for (int i = 0; i < count; ++i) {
-        const int c = (First + i) % C;
-        some[folded_lane(i)] = bias[c < columns ? c : 0];
-      }
-      sums += load(some);
-    }
-    store(some, sums);
     GOSSAMER_UNROLL
     for (int i = 0; i < count; ++i) {
       const int r = (First + i) / C, c = (First + i) % C;
-      if (c < columns) out[r * stride + c] = some[folded_lane(i)];
+      some[folded_lane(i)] = p[r * stride + (c < columns ? c : 0)];
     }
-    if constexpr (First + kLanes < R * C) store_from<First + kLanes>(b, bias, out, stride, columns);
+    return load(some);
+  }
+
+  // `columns` of C results of each row, from the accumulator `First` on: a vector of sums at a time. `at`: of the first
+  // one in the results, j: its column.
+  template <int First>
+  GOSSAMER_INLINE void store_from(const Block& b, const Linear& work, int64_t at, int64_t j, int columns) {
+    constexpr int count = R * C - First < kLanes ? R * C - First : kLanes;
+    F32 sums = fold<1, First>(b.sums);
+    if (work.bias) sums += gather<First>(static_cast<const T*>(work.bias) + j, 0, columns);
+    sums = activate(work.activation, sums);
+    if (work.factor) sums *= gather<First>(static_cast<const T*>(work.factor) + at, work.n, columns);
+    if (work.addend) sums += gather<First>(static_cast<const T*>(work.addend) + at, work.n, columns);
+    T some[kLanes] = {};
+    store(some, sums);
+    T* out = static_cast<T*>(work.out) + at;
+    GOSSAMER_UNROLL
+    for (int i = 0; i < count; ++i) {
+      const int r = (First + i) / C, c = (First + i) % C;
+      if (c < columns) out[r * work.n + c] = some[folded_lane(i)];
+    }
+    if constexpr (First + kLanes < R * C) store_from<First + kLanes>(b, work, at, j, columns);
   }
 };
 
@@ -124,7 +136,6 @@ void add_rows(const Linear& work, const typename B::X* packed, int64_t begin, in
   for (int64_t j = begin; j < end; j += B::C) {
     const int columns = static_cast<int>(end - j < B::C ? end - j : B::C);
     const T* weight = static_cast<const T*>(work.weight) + j * stride;
-    const T* bias = work.bias ? static_cast<const T*>(work.bias) + j : nullptr;
     // A whole block ahead: 1.4 times as fast as to leave it to the hardware, which starts anew with every row.
     const int64_t ahead = j + B::C < end ? B::C * stride : 0;
     for (int64_t i = 0; i < blocks; ++i) {
@@ -134,9 +145,35 @@ void add_rows(const Linear& work, const typename B::X* packed, int64_t begin, in
       GOSSAMER_UNROLL
       for (int c = 0; c < B::C; ++c) b.weight[c] = weight + (c < columns ? c : 0) * stride;
       B::add_all(b, packed + i * B::packed_size(work.k), work.k, ahead);
-      T* out = static_cast<T*>(work.out) + first_row<B>(work, i) * work.n + j;
-      B::template store_from<0>(b, bias, out, work.n, columns);
+      B::template store_from<0>(b, work, first_row<B>(work, i) * work.n + j, j, columns);
     }
+  }
+}
+
+// ---- products of another kernel, row by row ---------------------------------------------------------------------
+template <class T, class Load, class Store>
+GOSSAMER_INLINE void finish_vector(const Linear& work, int64_t at, int64_t j, Load load_at, Store store_at) {
+  const auto numbers = [&](const void* p, int64_t i) { return load_at(static_cast<const T*>(p) + i); };
+  F32 x = numbers(work.out, at);
+  if (work.bias) x += numbers(work.bias, j);
+  x = activate(work.activation, x);
+  if (work.factor) x *= numbers(work.factor, at);
+  if (work.addend) x += numbers(work.addend, at);
+  store_at(static_cast<T*>(work.out) + at, x);
+}
+
+template <class T>
+void finish_rows(const Linear& work, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    int64_t j = 0;
+    for (; j + kLanes <= work.n; j += kLanes) {
+      finish_vector<T>(work, row * work.n + j, j, [](const T* p) { return load(p); },
+                       [](T* p, F32 x) { store(p, x); });
+    }
+    const int64_t rest = work.n - j;
+    if (rest == 0) continue;
+    finish_vector<T>(work, row * work.n + j, j, [rest](const T* p) { return load_partial(p, rest); },
+                     [rest](T* p, F32 x) { store_partial(p, x, rest); });
   }
 }
 
@@ -186,6 +223,12 @@ void linear(const Linear& work, const void* packed, int64_t begin, int64_t end) 
     using B = decltype(block);
     add_rows<B>(work, static_cast<const typename B::X*>(packed), begin, end);
   });
+}
+
+void linear_finish(const Linear& work, int64_t begin, int64_t end) {
+  if (work.dtype == DType::f32) return finish_rows<float>(work, begin, end);
+  if (work.dtype == DType::f16) return finish_rows<f16_t>(work, begin, end);
+  finish_rows<bf16_t>(work, begin, end);
 }
 
 }  // namespace GOSSAMER_ISA

@@ -11,7 +11,9 @@ from gossamer.ops.element_wise_mul_add import element_wise_mul_add
 from gossamer.ops.fused_add_gelu import fused_add_gelu
 from gossamer.ops.fused_residual_layernorm import fused_residual_layernorm
 from gossamer.ops.fused_residual_rmsnorm import fused_residual_rmsnorm
+from gossamer.ops.gated_mlp import gated_mlp
 from gossamer.ops.gelu_mul import gelu_mul
+from gossamer.ops.gemm_chain import gemm_chain
 from gossamer.ops.kv_append import kv_append
 from gossamer.ops.kv_block import BlockFormat
 from gossamer.ops.kv_pack import kv_pack
@@ -22,6 +24,7 @@ from gossamer.ops.linear import linear
 from gossamer.ops.linear_act import linear_act
 from gossamer.ops.linear_fp8 import linear_fp8
 from gossamer.ops.linear_int8 import linear_int8
+from gossamer.ops.linear_norm import linear_norm
 from gossamer.ops.masked_attention import masked_attention
 from gossamer.ops.masked_attention_rows import masked_attention_rows
 from gossamer.ops.quantize_fp8 import quantize_fp8
@@ -47,7 +50,9 @@ __all__ = [
     "fused_add_gelu",
     "fused_residual_layernorm",
     "fused_residual_rmsnorm",
+    "gated_mlp",
     "gelu_mul",
+    "gemm_chain",
     "kv_append",
     "kv_pack",
     "kv_page_copy",
@@ -57,6 +62,7 @@ __all__ = [
     "linear_act",
     "linear_fp8",
     "linear_int8",
+    "linear_norm",
     "masked_attention",
     "masked_attention_rows",
     "quantize_fp8",

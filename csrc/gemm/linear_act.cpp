@@ -1,0 +1,15 @@
+#include "gemm/linear_act.h"
+
+#include "gemm/linear_run.h"
+
+namespace gossamer {
+
+Tensor linear_act_cpu(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                      std::string activation) {
+  check_linear_act(x, weight, bias);
+  Ending ending;
+  ending.activation = activation_of(activation, "linear_act");
+  return finished_product(x, weight, bias, ending);
+}
+
+}  // namespace gossamer
