@@ -44,7 +44,7 @@ struct FinishActivation {
   GOSSAMER_INLINE float2 bias(const GemmWork&, int) { return {}; }
   // Of two columns of a row.
   GOSSAMER_INLINE float2 values(const float* sums, float, float2 column, float2) {
-    return activated<A>(sums[0] + column.x, sums[1] + column.y);
+    return {activated<A>(sums[0] + column.x), activated<A>(sums[1] + column.y)};
   }
 };
 

@@ -48,12 +48,18 @@ void launch_gemm(Gemm& gemm) {
   STD_TORCH_CHECK(failed == cudaSuccess, gemm.op, ": ", cudaGetErrorString(failed));
 }
 
-// x as rows that the copy engine takes: where they do not lie in multiples of 16 bytes, a copy does.
-Rows aligned_rows(const char* op, const char* name, const Tensor& x);
-// weight [n, k]; an error where it does not lie so.
-Matrix aligned_weight(const char* op, const char* name, const Tensor& weight);
+// Whether the kernel takes this product, and is the best one for it: on compute capability 9.0, which alone has wgmma,
+// with rows of weight and results in multiples of 16 bytes, and more than a few rows of x.
+bool takes(const Tensor& x, const Tensor& weight);
 
-// The device and stream of x, which must be of compute capability 9.0: wgmma is there alone.
+// How warpgroups should share this product.
+cuda::Sharing sharing_for(const Gemm& gemm);
+
+// x as rows that the copy engine takes: where they do not lie in multiples of 16 bytes, a copy does.
+Rows aligned_rows(const Tensor& x);
+Matrix matrix_of(const Tensor& weight);
+
+// The multiprocessors and stream of x's device, which is the current one.
 void set_device(Gemm& gemm, const Tensor& x);
 
 }  // namespace gossamer

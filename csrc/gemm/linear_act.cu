@@ -1,7 +1,6 @@
 #include "gemm/linear_act.h"
 
-#include <cstdlib>
-
+#include "gemm/forward.h"
 #include "gemm/gemm_launch.cuh"
 
 namespace gossamer {
@@ -38,34 +37,29 @@ void launch(Gemm& gemm, Sharing sharing, Activation activation) {
   }
 }
 
-Sharing sharing_for(const Gemm&) {
-  const char* name = std::getenv("GOSSAMER_GEMM");
-  return name && name[0] == 't' ? Sharing::tiles : Sharing::rows;
-}
-
 }  // namespace
 
 Tensor linear_act_cuda(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
                        std::string activation) {
   check_linear_act(x, weight, bias);
+  const Activation last = activation_of(activation, kOp);
   const DType dtype = dtype_of(x, kOp, "x");
-  STD_TORCH_CHECK(dtype != DType::f32, kOp, ": the CUDA kernel takes float16 and bfloat16");
   const cuda::DeviceGuard guard(x.get_device_index());
+  if (dtype == DType::f32 || !takes(x, weight)) return call_triton("gossamer::linear_act", x, weight, bias, activation);
   const int64_t n = weight.size(0), k = weight.size(1);
   Tensor out = empty_products(x, n);
   if (out.numel() == 0) return out;
   Gemm gemm{};
   gemm.op = kOp;
   set_device(gemm, x);
-  const Rows rows = aligned_rows(kOp, "x", x);
+  const Rows rows = aligned_rows(x);
   const std::optional<Tensor> dense_bias = dense(bias);
   gemm.in = gemm.out = dtype == DType::f16 ? MatrixType::f16 : MatrixType::bf16;
   gemm.a = {rows.tensor.const_data_ptr(), rows.count, k, rows.stride * 2};
-  gemm.b = aligned_weight(kOp, "weight", weight);
+  gemm.b = matrix_of(weight);
   gemm.c = {out.const_data_ptr(), rows.count, n, n * 2};
   gemm.work.bias = data_of(dense_bias);
   const Sharing sharing = sharing_for(gemm);
-  const Activation last = activation_of(activation, kOp);
   if (dtype == DType::f16) {
     launch<__half>(gemm, sharing, last);
   } else {

@@ -24,7 +24,8 @@ SPLITS = 4  # of the rows of down^T: 4 x 64 programs for 4096 columns
 
 @triton.jit
 def gated_mlp_kernel(
-    x_ptr, weight_ptr, bias_ptr, h_ptr, counters_ptr, m, inter, k, x_stride, weight_stride, counters,
+    x_ptr, weight_ptr, bias_ptr, h_ptr, counters_ptr,
+    m, inter, k, x_stride, weight_stride, counters,
     ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -50,7 +51,8 @@ def gated_mlp_kernel(
 
 @triton.jit
 def gated_mlp_kernel_down(
-    h_ptr, weight_ptr, bias_ptr, out_ptr, parts_ptr, counters_ptr, m, n, inter, weight_stride, share,
+    h_ptr, weight_ptr, bias_ptr, out_ptr, parts_ptr, counters_ptr,
+    m, n, inter, weight_stride, share,
     HAS_BIAS: tl.constexpr, SPLITS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +90,9 @@ def gated_mlp_kernel_down(
 
 
 @triton.jit
-def gated_mlp_kernel_activate(x_ptr, h_ptr, width, blocks, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+def gated_mlp_kernel_activate(
+    x_ptr, h_ptr, width, blocks, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr
+):
     """activation(gate) * up for BLOCK columns of a row [gate, up] of two times `width` elements."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -163,10 +167,11 @@ def gated_mlp(
     if x.numel() == 0 or down.shape[0] == 0:
         return x.new_empty(out_shape)
     rows = rows_of(x)
-    biases = [None if b is None else b.contiguous() for b in (gate_up_bias, down_bias)]
+    up_bias = None if gate_up_bias is None else gate_up_bias.contiguous()
+    last_bias = None if down_bias is None else down_bias.contiguous()
     call = stream if rows.shape[0] <= FEW and x.element_size() == 2 else multiply
     with torch.cuda.device_of(x):
-        return call(rows, gate_up, down, *biases, activation).view(out_shape)
+        return call(rows, gate_up, down, up_bias, last_bias, activation).view(out_shape)
 
 
 def variants() -> list[Variant]:

@@ -1,4 +1,4 @@
-"""Triton kernel of gossamer.ops.linear_act."""
+"""Triton kernels of gossamer.ops.linear_act, for what its CUDA kernel does not take."""
 
 import torch
 import triton
@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gossamer.kernels.products import activate, add_columns, product, store_tile, tile_place
-from gossamer.kernels.variants import POINTERS, Variant
+from gossamer.kernels.variants import Variant
 
 
 @triton.jit
@@ -24,17 +24,51 @@ def linear_act_kernel(
     store_tile(c_ptr, activate(sums, ACTIVATION), rows, columns, m, n)
 
 
-def tile_options(m: int, n: int, element_size: int) -> dict[str, int]:
-    """Tile and launch options for results [m, n]; a tile along k is 128 bytes wide."""
+@triton.jit
+def linear_act_kernel_finish(
+    x_ptr, bias_ptr, out_ptr, n, blocks,
+    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """activation(x + bias) for BLOCK columns of a row of the float32 product x [m, n]."""
+    start = (tl.program_id(0) // blocks).to(tl.int64) * n
+    columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < n
+    x = tl.load(x_ptr + start + columns, mask=inside, other=0.0)
+    if HAS_BIAS:
+        x += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    y = activate(x, ACTIVATION).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + start + columns, y, mask=inside)
+
+
+FEW = 64  # rows of one tile, for which the weights are streamed
+
+
+def tile_options(m: int, element_size: int) -> dict[str, int]:
+    """Tile and launch options for m rows; a tile along k is 128 or 256 bytes wide."""
     bk = 128 // element_size
-    if m <= 64:
+    if m <= FEW:
         bm = max(16, triton.next_power_of_2(m))
         return {"BM": bm, "BN": 32, "BK": 2 * bk, "num_warps": 4, "num_stages": 4}
-    if element_size == 4:  # multiplied one by one, in registers
-        return {"BM": 64, "BN": 64, "BK": bk, "num_warps": 8, "num_stages": 3}
-    if m * n < 132 * 128 * 128:
-        return {"BM": 64, "BN": 128, "BK": bk, "num_warps": 4, "num_stages": 4}
     return {"BM": 128, "BN": 256, "BK": bk, "num_warps": 8, "num_stages": 3}
+
+
+def _by_torch(x: Tensor, n: int) -> bool:
+    """Whether torch's product and a second pass are faster for x [m, k].
+
+    Where tiles are few, cuBLAS splits k; for float32, which takes no tensor cores, it is faster.
+    """
+    m = x.shape[0]
+    tiles = triton.cdiv(m, 128) * triton.cdiv(n, 256)
+    return m > FEW and (x.dtype is torch.float32 or tiles < 128)
+
+
+def wide_product(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight.T in float32."""
+    if x.dtype is torch.float32:
+        return x @ weight.T
+    if x.is_cuda:
+        return torch.mm(x, weight.T, out_dtype=torch.float32)
+    return x.float() @ weight.float().T
 
 
 def rows_of(x: Tensor) -> Tensor:
@@ -51,15 +85,22 @@ def linear_act(
     if out.numel() == 0:
         return out
     rows, (n, k) = rows_of(x), weight.shape
-    m = rows.shape[0]
-    options = tile_options(m, n, x.element_size())
-    grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
+    m, dense_bias = rows.shape[0], x if bias is None else bias.contiguous()
+    shared = {"ACTIVATION": activation, "HAS_BIAS": bias is not None}
     with torch.cuda.device_of(x):
-        linear_act_kernel[grid](
-            *(rows, weight, x if bias is None else bias.contiguous(), out),
-            *(m, n, k, rows.stride(0), weight.stride(0)),
-            ACTIVATION=activation, HAS_BIAS=bias is not None, **options,
-        )  # fmt: skip
+        if _by_torch(rows, n):
+            block = min(1024, triton.next_power_of_2(n))
+            blocks = triton.cdiv(n, block)
+            linear_act_kernel_finish[(m * blocks,)](
+                wide_product(rows, weight), dense_bias, out, n, blocks, BLOCK=block, **shared
+            )
+            return out
+        options = tile_options(m, x.element_size())
+        linear_act_kernel[(triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)](
+            *(rows, weight, dense_bias, out, m, n, k, rows.stride(0), weight.stride(0)),
+            **shared,
+            **options,
+        )
     return out
 
 
@@ -67,11 +108,15 @@ def variants() -> list[Variant]:
     """Some of the programs that calls compile to: each type, few rows and many."""
     sizes = dict.fromkeys(("m", "n", "k", "a_stride", "b_stride"), "i32")
     names = ("a_ptr", "b_ptr", "bias_ptr", "c_ptr")
+    cases = (("*fp32", 16, "mish"), ("*fp16", 64, "gelu"), ("*bf16", 1 << 14, "silu"))
     found = []
-    for pointer, m, activation in (("*fp32", 128, "mish"), ("*fp16", 16, "gelu"), ("*bf16", 1 << 14, "silu")):
-        options = tile_options(m, m, 4 if pointer == "*fp32" else 2)
+    for pointer, m, activation in cases:
+        options = tile_options(m, 4 if pointer == "*fp32" else 2)
         warps = options.pop("num_warps")
-        options.pop("num_stages")
+        del options["num_stages"]
+        types = dict.fromkeys(names, pointer) | sizes
         constants = {"ACTIVATION": activation, "HAS_BIAS": True} | options
-        found.append(Variant(linear_act_kernel, dict.fromkeys(names, pointer) | sizes, constants, warps))
-    return found
+        found.append(Variant(linear_act_kernel, types, constants, warps))
+    types = {"x_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "n": "i32", "blocks": "i32"}
+    constants = {"ACTIVATION": "gelu", "HAS_BIAS": True, "BLOCK": 1024}
+    return [*found, Variant(linear_act_kernel_finish, types, constants)]

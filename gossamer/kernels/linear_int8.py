@@ -44,7 +44,7 @@ def linear_int8(
         return out
     rows, (n, k) = rows_of(x), weight.shape
     m = rows.shape[0]
-    options = tile_options(m, n, 1)
+    options = tile_options(m, 1)
     grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
     with torch.cuda.device_of(x):
         linear_int8_kernel[grid](
@@ -62,7 +62,7 @@ def variants() -> list[Variant]:
     names = {"a_ptr": "*i8", "a_scale_ptr": "*fp32", "b_ptr": "*i8", "b_scale_ptr": "*fp32"}
     found = []
     for pointer, m in (("*bf16", 16), ("*fp16", 1 << 14)):
-        options = tile_options(m, m, 1)
+        options = tile_options(m, 1)
         warps = options.pop("num_warps")
         del options["num_stages"]
         types = names | {"bias_ptr": pointer, "c_ptr": pointer} | sizes

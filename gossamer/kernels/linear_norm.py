@@ -131,7 +131,15 @@ def linear_norm(
 
 def variants() -> list[Variant]:
     """Some of the programs that calls compile to."""
-    names = ("x_ptr", "residual_ptr", "bias_ptr", "weight_ptr", "norm_bias_ptr", "normed_ptr", "sum_ptr")
+    names = (
+        "x_ptr",
+        "residual_ptr",
+        "bias_ptr",
+        "weight_ptr",
+        "norm_bias_ptr",
+        "normed_ptr",
+        "sum_ptr",
+    )
     cases = (("*fp32", 4096, False), ("*bf16", 4096, True), ("*fp16", 1 << 14, True))
     found = []
     for pointer, width, layer in cases:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from gossamer.kernels.quantize_int8 import scale_of
 from gossamer.kernels.variants import POINTERS, Variant
+from gossamer.ops.quantize_fp8 import scale_shape
 
 GROUP = 128  # elements that share a scale, and rows of a block
+MAX_BLOCK = 8192  # elements of a row that stay in registers
 WIDTH = 4096  # elements of a row, or of the whole tensor, that one program reads at a time
 
 
@@ -47,11 +49,34 @@ def quantize_fp8_kernel(
 
 
 @triton.jit
+def quantize_fp8_kernel_wide(
+    x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr, NATIVE: tl.constexpr
+):
+    """One program per row of any width, in two passes of BLOCK elements at a time."""
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.zeros([BLOCK], dtype=tl.float32)
+    poison = tl.zeros([BLOCK], dtype=tl.float32)
+    for base in range(0, width, BLOCK):
+        columns = base + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=columns < width, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
+        poison += x.to(tl.float32) * 0.0
+    scale = scale_of(tl.max(largest), tl.sum(poison), 448.0)
+    inverse = tl.div_rn(1.0, scale)
+    for base in range(0, width, BLOCK):
+        columns = base + tl.arange(0, BLOCK)
+        inside = columns < width
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(q_ptr + row * width + columns, encode(x * inverse, NATIVE), mask=inside)
+    tl.store(scale_ptr + row, scale)
+
+
+@triton.jit
 def quantize_fp8_kernel_tiles(
     x_ptr, q_ptr, scale_ptr, rows, width, x_stride, groups,
     BM: tl.constexpr, BG: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """BM rows of BG groups of 128 elements: a scale per row and group, or for all BM rows (BG 1)."""
+    """BM (1 or 128) rows of BG groups of 128 elements, a scale for each group of all BM rows."""
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     group = tl.program_id(1) * BG + tl.arange(0, BG)
     columns = group[:, None] * 128 + tl.arange(0, 128)[None, :]
@@ -65,11 +90,8 @@ def quantize_fp8_kernel_tiles(
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
     q = encode(x * inverse[:, :, None], NATIVE)
     tl.store(q_ptr + row[:, None, None] * width + columns[None, :, :], q, mask=inside)
-    if BM > 1:
-        to = tl.program_id(0) * groups + group
-    else:
-        to = row * groups + group
-    tl.store(scale_ptr + to, tl.reshape(scale, [BG]), mask=group < groups)
+    first = tl.program_id(0).to(tl.int64) * groups  # programs are rows of scales
+    tl.store(scale_ptr + first + group, tl.reshape(scale, [BG]), mask=group < groups)
 
 
 @triton.jit
@@ -100,9 +122,19 @@ def quantize_fp8_kernel_scaled(
         columns = base + tl.arange(0, BLOCK)
         inside = columns < width
         x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-        tl.store(q_ptr + row * width + columns, encode(x * tl.div_rn(1.0, scale), NATIVE), mask=inside)
+        tl.store(
+            q_ptr + row * width + columns, encode(x * tl.div_rn(1.0, scale), NATIVE), mask=inside
+        )
     if row == 0:
         tl.store(scale_ptr, scale)
+
+
+def _plan(width: int) -> tuple[Any, dict[str, int]]:
+    """The kernel for one scale per row of this width, and its launch options."""
+    if width > MAX_BLOCK:
+        return quantize_fp8_kernel_wide, {"BLOCK": WIDTH, "num_warps": 8}
+    block = triton.next_power_of_2(width)
+    return quantize_fp8_kernel, {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
 
 
 def _native(x: Tensor) -> bool:
@@ -111,7 +143,7 @@ def _native(x: Tensor) -> bool:
 
 def _tensor(rows: Tensor, q: Tensor, scale: Tensor) -> None:
     bits = torch.zeros(1, dtype=torch.int32, device=rows.device)
-    grid, (m, width) = (rows.shape[0],), rows.shape
+    grid, width = (rows.shape[0],), rows.shape[1]
     options = {"BLOCK": min(triton.next_power_of_2(width), WIDTH), "num_warps": 8}
     quantize_fp8_kernel_largest[grid](rows, bits, width, rows.stride(0), **options)
     quantize_fp8_kernel_scaled[grid](
@@ -120,13 +152,9 @@ def _tensor(rows: Tensor, q: Tensor, scale: Tensor) -> None:
 
 
 def _rows(rows: Tensor, q: Tensor, scale: Tensor) -> None:
-    """One scale per row; those wider than registers take, in two passes."""
     m, width = rows.shape
-    block = triton.next_power_of_2(width)
-    quantize_fp8_kernel[(m,)](
-        *(rows, q, scale, width, rows.stride(0)),
-        BLOCK=block, NATIVE=_native(rows), num_warps=min(max(block // 512, 1), 32),
-    )  # fmt: skip
+    kernel, options = _plan(width)
+    kernel[(m,)](rows, q, scale, width, rows.stride(0), NATIVE=_native(rows), **options)
 
 
 def _tiles(rows: Tensor, q: Tensor, scale: Tensor, bm: int) -> None:
@@ -141,8 +169,6 @@ def _tiles(rows: Tensor, q: Tensor, scale: Tensor, bm: int) -> None:
 
 def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
     """The launcher; arguments are those of the op, already checked."""
-    from gossamer.ops.quantize_fp8 import scale_shape
-
     q = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
     shape = scale_shape(x, granularity)
     scale = torch.empty(shape, dtype=torch.float32, device=x.device)
@@ -150,12 +176,33 @@ def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
         return q, scale.fill_(1.0)
     rows = x.reshape(-1, x.shape[-1])
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
-    to: tuple[Any, ...] = (rows, q.view(rows.shape).view(torch.uint8), scale)
+    codes = q.view(rows.shape).view(torch.uint8)
     with torch.cuda.device_of(x):
         if granularity == "tensor":
-            _tensor(*to)
+            _tensor(rows, codes, scale)
         elif granularity == "row":
-            _rows(*to)
+            _rows(rows, codes, scale)
         else:
-            _tiles(*to, bm=GROUP if granularity == "block" else 1)
+            _tiles(rows, codes, scale, GROUP if granularity == "block" else 1)
     return q, scale
+
+
+def variants() -> list[Variant]:
+    """Some of the programs that calls compile to; none with NATIVE, which sm_80 has not."""
+    sizes = {"width": "i32", "x_stride": "i32"}
+    outputs = {"q_ptr": "*u8", "scale_ptr": "*fp32"}
+    found = []
+    for pointer, width in ((POINTERS[0], 4096), (POINTERS[2], 4096), (POINTERS[1], 1 << 14)):
+        kernel, options = _plan(width)
+        constants = {"BLOCK": options["BLOCK"], "NATIVE": False}
+        types = {"x_ptr": pointer} | outputs | sizes
+        found.append(Variant(kernel, types, constants, options["num_warps"]))
+    types = {"x_ptr": "*bf16"} | outputs | sizes | {"rows": "i32", "groups": "i32"}
+    tiles = [{"BM": 1, "BG": WIDTH // GROUP}, {"BM": GROUP, "BG": 1}]
+    found += [Variant(quantize_fp8_kernel_tiles, types, t | {"NATIVE": False}, 8) for t in tiles]
+    types = {"x_ptr": "*bf16", "bits_ptr": "*i32"} | sizes
+    block = {"BLOCK": WIDTH}
+    found.append(Variant(quantize_fp8_kernel_largest, types, block, 8))
+    types |= outputs
+    found.append(Variant(quantize_fp8_kernel_scaled, types, block | {"NATIVE": False}, 8))
+    return found

@@ -1,13 +1,14 @@
 """Checks that linear_int8 and linear_fp8 share, and what their scales mean."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from gossamer.ops.checks import FLOAT_DTYPES, dtype_name
-from gossamer.ops.linear_checks import aligned, check_last_dim, check_weight_shape, hopper
+from gossamer.ops.linear_checks import check_last_dim, check_weight_shape
 
 GROUP = 128
-LEAST_ROWS = 65  # of x, for the CUDA kernel: its tiles have 128
 
 
 def check_codes(op: str, name: str, value: object, dtype: torch.dtype, like: Tensor | None) -> None:
@@ -24,7 +25,9 @@ def check_codes(op: str, name: str, value: object, dtype: torch.dtype, like: Ten
         )
 
 
-def check_scale(op: str, name: str, scale: object, shapes: dict[str, tuple[int, ...]], x: Tensor) -> None:
+def check_scale(
+    op: str, name: str, scale: object, shapes: Mapping[str, tuple[int, ...]], x: Tensor
+) -> None:
     """Float32 scales of one of these shapes."""
     check_codes(op, name, scale, torch.float32, x)
     assert isinstance(scale, Tensor)
@@ -51,17 +54,3 @@ def check_product(
                 f"{op}: bias has shape {list(bias.shape)}; "
                 f"must be [{weight.shape[0]}], one for each row of weight"
             )
-
-
-TUNED = (
-    f"fp16 and bf16 results on sm_90, at least {LEAST_ROWS} rows, n a multiple of 8, "
-    "k a multiple of 16, rows in multiples of 16 bytes"
-)
-
-
-def limits(x: Tensor, weight: Tensor, dtype: torch.dtype) -> str | None:
-    """Why the CUDA kernel does not take these arguments, whatever their scales."""
-    fits = dtype is not torch.float32 and hopper(x) and aligned(weight)
-    if not fits or x.numel() < LEAST_ROWS * weight.shape[1]:
-        return f"the CUDA kernel takes {TUNED}"
-    return None

@@ -1,6 +1,5 @@
-"""Checks and CUDA limits that the ops of x [..., k] times weight [n, k] share."""
+"""Checks that the ops of x [..., k] times weight [n, k] share."""
 
-import torch
 from torch import Tensor
 
 from gossamer.ops.checks import check_has_last_dim, check_like, check_shape, check_tensor
@@ -42,21 +41,3 @@ def check_bias(op: str, name: str, bias: Tensor | None, x: Tensor, n: int, weigh
     if bias is not None:
         check_like(op, name, bias, "x", x)
         check_shape(op, name, bias, (n,), f"one for each row of {weight}")
-
-
-def aligned(weight: Tensor) -> bool:
-    """Whether the copy engine of a GPU takes rows of weight and results of as many columns.
-
-    Dynamo cannot ask where a tensor begins; there, one that begins elsewhere is the kernel's error.
-    """
-    if weight.dim() != 2:  # which the op refuses
-        return False
-    per_16_bytes = 16 // weight.element_size()
-    n, k = weight.shape
-    fits = n % 8 == 0 and k % per_16_bytes == 0 and weight.stride(0) % per_16_bytes == 0
-    return fits and (torch.compiler.is_compiling() or weight.data_ptr() % 16 == 0)
-
-
-def hopper(x: Tensor) -> bool:
-    """Whether x lies on a GPU of compute capability 9.0, the one that has wgmma."""
-    return x.is_cuda and torch.cuda.get_device_capability(x.device) == (9, 0)

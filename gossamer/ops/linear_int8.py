@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gossamer.ops.linear_8bit_checks import TUNED, check_product, check_scale, limits
+from gossamer.ops.linear_8bit_checks import check_product, check_scale
 from gossamer.ops.registry import Op
 
 
@@ -91,8 +91,6 @@ _op = Op(
     check=_check,
     fake=_fake,
     example=_example,
-    limits=lambda x, xs, weight, ws, bias, dtype: limits(x, weight, dtype),
-    tuned=TUNED,
     native_backends=("cuda",),
     triton="gossamer.kernels.linear_int8:linear_int8",
 )

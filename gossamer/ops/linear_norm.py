@@ -29,10 +29,11 @@ def linear_norm(
 
     x: [..., k]. weight: [n, k], rows of elements side by side. residual: [..., n]. norm_weight,
     bias, norm_bias: [n]. norm: "rms" or "layer" (mean 0 and variance 1). n from 1 to 65,536, k at
-    least 1. eps: >= 0. One dtype (float32, float16 or bfloat16) and device; any strides but weight's.
-    s is rounded to the dtype before the norm, the first result is the norm of the second. On a GPU,
-    and for more than 16 rows on a CPU, the product is rounded before it is added, as in a model
-    that calls one after the other. Returns contiguous tensors. Inference only: no gradient.
+    least 1. eps: >= 0. One dtype (float32, float16 or bfloat16) and device; any strides but those
+    of weight. s is rounded to the dtype before the norm, so the first result is the norm of the
+    second. On a GPU, and for more than 16 rows on a CPU, the product is rounded before it is added,
+    as in a model that calls one after the other.
+    Returns contiguous tensors. Inference only: no gradient.
     Raises TypeError (dtype) or ValueError (shape, strides, device, norm, eps).
     """
     args = (x, weight, residual, norm_weight, bias, norm_bias, norm, eps)

@@ -1,4 +1,4 @@
-"""Activations and weights as float8_e4m3fn, with a scale for all, for each row or for each block."""
+"""Activations and weights as float8_e4m3fn, with scales for all, for each row or each block."""
 
 import torch
 from torch import Tensor
@@ -21,12 +21,12 @@ def quantize_fp8(
     granularity: "tensor": scale [1]. "row": [..., 1], a scale for each row. "group": [..., g], for
     each 128 elements of a row, g = ceil(k / 128): for activations. "block": [ceil(rows / 128), g],
     for each 128 rows and 128 columns of x [rows, k]: for weights.
-    scale = max |x| / 448 over its elements, 1 where they are zeros; codes = x * (1 / scale), rounded
-    to nearest even. The same bits from every backend.
+    scale = max |x| / 448 over its elements, 1 where they are zeros; codes = x * (1 / scale),
+    rounded to nearest even. The same bits from every backend.
     x: float32, float16 or bfloat16, any strides. Returns contiguous tensors. Inference only.
-    Raises TypeError (dtype) or ValueError (shape, granularity; NaN or infinity, with its place among
-    the scales). That look at the scales waits for a GPU, so it is left out while a CUDA graph is
-    captured and under torch.compile; torch.ops.gossamer.quantize_fp8 never looks at a GPU's.
+    Raises TypeError (dtype) or ValueError (shape, granularity; NaN or infinity, with its place
+    among the scales). That look at the scales waits for a GPU, so it is left out while a CUDA graph
+    is captured and under torch.compile; torch.ops.gossamer.quantize_fp8 never looks at a GPU's.
     """
     codes, scale = _op(x, granularity, backend=backend)
     check_scales("quantize_fp8", scale)
@@ -59,11 +59,15 @@ def _largest(magnitude: Tensor, granularity: str) -> Tensor:
         return magnitude.amax().reshape(1)
     if granularity == "row":
         return magnitude.amax(-1, keepdim=True)
-    *_, k = magnitude.shape
-    groups = F.pad(magnitude, (0, -k % GROUP)).unflatten(-1, (-1, GROUP)).amax(-1)
-    if granularity == "group":
-        return groups
-    return F.pad(groups, (0, 0, 0, -groups.shape[0] % GROUP)).unflatten(0, (-1, GROUP)).amax(1)
+    groups = _split(magnitude, -1).amax(-1)
+    return groups if granularity == "group" else _split(groups, 0).amax(1)
+
+
+def _split(x: Tensor, dim: int) -> Tensor:
+    """x with this dimension, filled up with zeros, as two: parts of 128 elements."""
+    missing = -x.shape[dim] % GROUP
+    padded = F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing))
+    return torch.unflatten(padded, dim, (-1, GROUP))
 
 
 def _reference(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:

@@ -13,11 +13,11 @@ def quantize_int8(x: Tensor, *, backend: str | None = None) -> tuple[Tensor, Ten
     """(codes, scale): x [..., k] as int8 [..., k] times float32 [..., 1], a scale for each row.
 
     scale = max |x| / 127 of the row, 1 for a row of zeros; codes = x * (1 / scale), rounded to
-    nearest even, so that codes * scale is off by half a scale at most. The same bits from every backend.
-    x: float32, float16 or bfloat16, any strides. Returns contiguous tensors. Inference only.
-    Raises TypeError (dtype) or ValueError (shape; NaN or infinity, with its row). That look at the
-    scales waits for a GPU, so it is left out while a CUDA graph is captured and under torch.compile;
-    torch.ops.gossamer.quantize_int8 never looks at what lies on a GPU.
+    nearest even, so that codes * scale is off by half a scale at most. The same bits from every
+    backend. x: float32, float16 or bfloat16, any strides. Returns contiguous tensors. Inference
+    only. Raises TypeError (dtype) or ValueError (shape; NaN or infinity, with its row). That look
+    at the scales waits for a GPU, so it is left out while a CUDA graph is captured and under
+    torch.compile; torch.ops.gossamer.quantize_int8 never looks at what lies on a GPU.
     """
     codes, scale = _op(x, backend=backend)
     check_scales("quantize_int8", scale)

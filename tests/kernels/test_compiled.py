@@ -28,10 +28,13 @@ def compiled():
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+BORROWED = {"gemm_chain"}  # has no kernel of its own: it calls those of linear_act
+
+
 @pytest.mark.build
 def test_every_triton_op_is_compiled_for_both_generations(compiled):
     for name, op in OPS.items():
-        if "triton" in op.backends:
+        if "triton" in op.backends and name not in BORROWED:
             assert {c["sm"] for c in compiled if c["variant"].startswith(f"{name}_kernel")} == {
                 80,
                 90,

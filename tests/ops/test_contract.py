@@ -41,7 +41,7 @@ def model_of(name: str, backend: str | None = None):
     """A function of the op's arguments with more than the op in it."""
 
     def model(*args):
-        return OPS[name].outputs(*args, backend=backend)[0] * 2
+        return OPS[name].outputs(*args, backend=backend)[0].float() * 2  # float8 has no product
 
     return model
 
@@ -181,7 +181,7 @@ def test_gradients_are_refused(name, backend):
         OPS[name](*args, backend=backend)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if "cpu" in op.backends])
 def test_freed_storage_is_an_error(name):
     args = example(name)
     args[0].untyped_storage().resize_(0)

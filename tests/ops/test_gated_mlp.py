@@ -1,0 +1,116 @@
+"""What gated_mlp means."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gossamer.ops import gated_mlp
+from gossamer.ops.checks import FLOAT_DTYPES
+from tests.ops.products import check, random
+from tests.ops.spec import LAYOUTS, runs
+
+
+def _args(x=(3, 8), gate_up=(12, 8), down=(5, 6), gate_up_bias=(12,), down_bias=(5,), last="silu"):
+    tensors = (x, gate_up, down, gate_up_bias, down_bias)
+    return *(torch.zeros(a) if isinstance(a, tuple) else a for a in tensors), last
+
+
+BAD_CALLS = [
+    (_args(x=None), TypeError, "gated_mlp: x is NoneType; must be a torch.Tensor"),
+    (
+        _args(x=torch.zeros(3, 8).double()),
+        TypeError,
+        "gated_mlp: x has dtype float64; must be one of float32, float16, bfloat16",
+    ),
+    (_args(x=(3, 0)), ValueError, "gated_mlp: the last dimension of x is 0; must be at least 1"),
+    (
+        _args(gate_up=(12, 7)),
+        ValueError,
+        "gated_mlp: gate_up has shape [12, 7]; must be [n, 8], k as in x",
+    ),
+    (
+        _args(gate_up=torch.zeros(8, 12).T),
+        ValueError,
+        "gated_mlp: gate_up has strides [1, 8]; rows must be contiguous".replace("8]", "12]"),
+    ),
+    (
+        _args(gate_up=(11, 8)),
+        ValueError,
+        "gated_mlp: gate_up has 11 rows; must be an even number, at least 2",
+    ),
+    (
+        _args(gate_up=(0, 8)),
+        ValueError,
+        "gated_mlp: gate_up has 0 rows; must be an even number, at least 2",
+    ),
+    (
+        _args(down=(5, 12)),
+        ValueError,
+        "gated_mlp: down has shape [5, 12]; must be [n, 6], k as in half the rows of gate_up",
+    ),
+    (
+        _args(down=torch.zeros(5, 6).half()),
+        TypeError,
+        "gated_mlp: down has dtype float16; must be float32, the dtype of x",
+    ),
+    (
+        _args(gate_up_bias=(6,)),
+        ValueError,
+        "gated_mlp: gate_up_bias has shape [6]; must be [12], one for each row of gate_up",
+    ),
+    (
+        _args(down_bias=(6,)),
+        ValueError,
+        "gated_mlp: down_bias has shape [6]; must be [5], one for each row of down",
+    ),
+    (
+        _args(last="relu"),
+        ValueError,
+        "gated_mlp: activation is 'relu'; must be one of silu, gelu, gelu_tanh",
+    ),
+]
+
+
+def test_is_the_mlp_of_llama():
+    x, gate_up, down = random((2, 5, 64), (96, 64), (40, 48), dtype=torch.float32)
+    gate, up = gate_up.chunk(2)
+    want = F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+    torch.testing.assert_close(gated_mlp(x, gate_up, down), want)
+
+
+@pytest.mark.parametrize("rows", [0, 5, 17])
+@pytest.mark.parametrize(("op", "backend", "device"), runs("gated_mlp"))
+def test_agrees_with_the_oracle(op, backend, device, rows):
+    """Few rows and many (float32 goes the way of many in Triton), sizes that no tile divides."""
+    interpreted = backend == "triton" and device == "cpu"
+    for dtype in FLOAT_DTYPES[:2] if interpreted else FLOAT_DTYPES:
+        for k, hidden, n, name in (
+            (40, 33, 70, "silu"),
+            (130, 24, 8, "gelu"),
+            (1, 1, 1, "gelu_tanh"),
+        ):
+            shapes = ((rows, k), (2 * hidden, k), (n, hidden), (2 * hidden,), (n,))
+            args = random(*shapes, dtype=dtype, device=device)
+            check("gated_mlp", (*args, name), backend)
+            check("gated_mlp", (*args[:3], None, None, name), backend)
+
+
+@pytest.mark.parametrize("layout", ["misaligned", "sliced_rows", "transposed", "expanded"])
+@pytest.mark.parametrize(("op", "backend", "device"), runs("gated_mlp"))
+def test_layouts(op, backend, device, layout):
+    x, gate_up, down = random((5, 40), (48, 40), (32, 24), dtype=torch.float16, device=device)
+    weights = layout if layout in ("misaligned", "sliced_rows") else "misaligned"
+    args = (LAYOUTS[layout](x), LAYOUTS[weights](gate_up), LAYOUTS[weights](down))
+    check("gated_mlp", (*args, None, None, "silu"), backend)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 16, 33, 64, 65, 300])
+def test_sizes_of_a_model_on_the_gpu(rows):
+    for dtype in FLOAT_DTYPES:
+        shapes = ((rows, 1024), (2 * 3000, 1024), (1032, 3000))
+        args = random(*shapes, dtype=dtype, device="cuda")
+        check("gated_mlp", (*args, None, None, "silu"), "triton")
+        first = gated_mlp(*args, backend="triton")
+        for _ in range(5):  # parts are added up in the same order
+            assert torch.equal(gated_mlp(*args, backend="triton"), first)

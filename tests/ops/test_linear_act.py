@@ -1,0 +1,147 @@
+"""What linear_act means."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gossamer.ops import linear_act
+from gossamer.ops.activations import ACTIVATIONS
+from gossamer.ops.checks import FLOAT_DTYPES
+from tests.ops import products
+from tests.ops.spec import OpSpec, rounding_factor, runs
+
+RUNS = runs("linear_act")
+MOST_COLUMNS = 24
+NAMES = "gelu, gelu_tanh, silu, swish, mish, relu2, relu"
+
+
+def _inputs(shape, make):
+    """Weights lie as they must: rows may be apart, no more."""
+    k = shape[-1]
+    n = min(k, MOST_COLUMNS)
+    weight = make(n, k)
+    if weight.stride(1) != 1:
+        weight = weight.contiguous()
+    yield make(*shape), weight, make(n), "gelu"
+    yield make(*shape), weight, None, "silu"
+
+
+def _magnitude(x, weight, bias, activation):
+    terms = x.abs() @ weight.abs().T
+    return (terms if bias is None else terms + bias.abs(),)
+
+
+def _args(x=(3, 8), weight=(5, 8), bias=(5,), activation="gelu"):
+    made = (torch.zeros(a) if isinstance(a, tuple) else a for a in (x, weight, bias))
+    return *made, activation
+
+
+SPEC = OpSpec(
+    op="linear_act",
+    inputs=_inputs,
+    magnitude=_magnitude,
+    roundings=(1,),
+    widths=(1, 1 << 62),
+    bad_calls=[
+        (_args(x=[1.0]), TypeError, "linear_act: x is list; must be a torch.Tensor"),
+        (_args(weight=None), TypeError, "linear_act: weight is NoneType; must be a torch.Tensor"),
+        (
+            _args(x=torch.zeros(3, 8).double()),
+            TypeError,
+            "linear_act: x has dtype float64; must be one of float32, float16, bfloat16",
+        ),
+        (
+            _args(weight=torch.zeros(5, 8).half()),
+            TypeError,
+            "linear_act: weight has dtype float16; must be float32, the dtype of x",
+        ),
+        (
+            _args(weight=torch.zeros(5, 8, device="meta")),
+            ValueError,
+            "linear_act: weight is on meta; must be on cpu, the device of x",
+        ),
+        (_args(x=()), ValueError, "linear_act: x has 0 dimensions; must have at least 1"),
+        (
+            _args(x=(3, 0)),
+            ValueError,
+            "linear_act: the last dimension of x is 0; must be at least 1",
+        ),
+        *(
+            (
+                _args(weight=shape),
+                ValueError,
+                f"linear_act: weight has shape {list(shape)}; must be [n, 8], k as in x",
+            )
+            for shape in ((8,), (8, 5), (5, 1, 8))
+        ),
+        (
+            _args(weight=torch.zeros(8, 5).T),
+            ValueError,
+            "linear_act: weight has strides [1, 5]; rows must be contiguous",
+        ),
+        (
+            _args(bias=(8,)),
+            ValueError,
+            "linear_act: bias has shape [8]; must be [5], one for each row of weight",
+        ),
+        (
+            _args(activation="tanh"),
+            ValueError,
+            f"linear_act: activation is 'tanh'; must be one of {NAMES}",
+        ),
+    ],
+)
+
+
+def test_is_torch_linear_and_activation():
+    x, weight, bias = torch.randn(2, 5, 64), torch.randn(24, 64), torch.randn(24)
+    product = F.linear(x, weight, bias)
+    torch.testing.assert_close(linear_act(x, weight, bias), F.gelu(product))
+    torch.testing.assert_close(linear_act(x, weight, bias, "silu"), F.silu(product))
+    torch.testing.assert_close(linear_act(x, weight, bias, "swish"), F.silu(product))
+    torch.testing.assert_close(linear_act(x, weight, bias, "relu2"), F.relu(product) ** 2)
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+@pytest.mark.parametrize(("op", "backend", "device"), RUNS)
+def test_activations(op, backend, device, dtype):
+    """All of them, over the whole range of their arguments."""
+    x = torch.linspace(-30, 30, 15 * 8, device=device).view(15, 8).to(dtype)
+    weight = torch.eye(8, device=device).to(dtype)
+    for name in ACTIVATIONS:
+        args = (x, weight, None, name)
+        SPEC.check(linear_act(*args, backend=backend), args, rounding_factor(backend, dtype))
+
+
+@pytest.mark.parametrize("rows", [17, 65])
+@pytest.mark.parametrize(("op", "backend", "device"), RUNS)
+def test_many_rows(op, backend, device, rows):
+    """More than the CPU kernel has, and more than a tile; columns of a part of one."""
+    interpreted = backend == "triton" and device == "cpu"  # slow, and truncates to bfloat16
+    for dtype in FLOAT_DTYPES[:2] if interpreted else FLOAT_DTYPES:
+        for n, k in ((40, 24),) if interpreted else ((1, 1), (40, 24), (70, 33)):
+            x, weight = products.random((rows, k), (n, k), dtype=dtype, device=device)
+            products.check("linear_act", (x, weight, x.new_ones(n), "gelu"), backend)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(192, 6144, 8), (193, 6152, 72), (256, 8192, 64), (1000, 4096, 1000), (4097, 1032, 520),
+     (1024, 3072, 8200), (2304, 4352, 9000)],
+    ids=str,
+)  # fmt: skip
+def test_tiles_of_the_cuda_kernel(dtype, shape):
+    """Both ways to share a tile, edges of all kinds, steps along k that are not whole."""
+    m, n, k = shape
+    x, weight, bias = products.random((m, k), (n, k), (n,), dtype=dtype, device="cuda")
+    for name in ACTIVATIONS:
+        args = (x, weight, bias, name)
+        SPEC.check(linear_act(*args, backend="cuda"), args)
+    apart = torch.full((m, k + 24), float("nan"), dtype=dtype, device="cuda")
+    apart[:, :k] = x
+    args = (apart[:, :k], weight, None, "gelu")  # rows that lie apart
+    SPEC.check(linear_act(*args, backend="cuda"), args)
+    args = (x.T.contiguous().T, weight, None, "gelu")
+    SPEC.check(linear_act(*args, backend="cuda"), args)

@@ -1,0 +1,122 @@
+"""What linear_int8 means."""
+
+import pytest
+import torch
+
+from gossamer.ops import OPS, linear_int8, quantize_int8
+from gossamer.ops.checks import FLOAT_DTYPES
+from tests.ops.spec import runs
+
+RUNS = runs("linear_int8")
+
+
+def _codes(*shape, device="cpu"):
+    return torch.randint(-127, 128, shape, dtype=torch.int8, device=device)
+
+
+def _args(
+    x=(3, 8), x_scale=(3, 1), weight=(5, 8), weight_scale=(5, 1), bias=None, dtype=torch.float32
+):
+    x, weight = (
+        torch.zeros(a, dtype=torch.int8) if isinstance(a, tuple) else a for a in (x, weight)
+    )
+    scales = (torch.ones(a) if isinstance(a, tuple) else a for a in (x_scale, weight_scale))
+    return x, next(scales), weight, next(scales), bias, dtype
+
+
+BAD_CALLS = [
+    (_args(x=None), TypeError, "linear_int8: x is NoneType; must be a torch.Tensor"),
+    (_args(x=torch.zeros(3, 8)), TypeError, "linear_int8: x has dtype float32; must be int8"),
+    (
+        _args(weight=torch.zeros(5, 8)),
+        TypeError,
+        "linear_int8: weight has dtype float32; must be int8",
+    ),
+    (
+        _args(weight=torch.zeros(5, 8, dtype=torch.int8, device="meta")),
+        ValueError,
+        "linear_int8: weight is on meta; must be on cpu, the device of x",
+    ),
+    (
+        _args(weight=(5, 7)),
+        ValueError,
+        "linear_int8: weight has shape [5, 7]; must be [n, 8], k as in x",
+    ),
+    (
+        _args(x_scale=(3,)),
+        ValueError,
+        "linear_int8: x_scale has shape [3]; must be [3, 1] (one for each row)",
+    ),
+    (
+        _args(weight_scale=(1, 5)),
+        ValueError,
+        "linear_int8: weight_scale has shape [1, 5]; must be [5, 1] (one for each row of weight)",
+    ),
+    (
+        _args(x_scale=torch.ones(3, 1).half()),
+        TypeError,
+        "linear_int8: x_scale has dtype float16; must be float32",
+    ),
+    (
+        _args(bias=torch.zeros(5).half()),
+        TypeError,
+        "linear_int8: bias has dtype float16; must be float32",
+    ),
+    (
+        _args(bias=torch.zeros(8)),
+        ValueError,
+        "linear_int8: bias has shape [8]; must be [5], one for each row of weight",
+    ),
+    (
+        _args(dtype=torch.float64),
+        TypeError,
+        "linear_int8: dtype is float64; must be one of float32, float16, bfloat16",
+    ),
+]
+
+
+def test_is_close_to_the_product_of_what_was_quantized():
+    x, weight, bias = torch.randn(4, 7, 300), torch.randn(40, 300), torch.randn(40)
+    args = (*quantize_int8(x), *quantize_int8(weight))
+    want = torch.nn.functional.linear(x, weight, bias)
+    got = linear_int8(*args, bias, torch.float32)
+    assert (got - want).norm() <= 0.015 * want.norm()
+
+
+def check(shape, device, backend, dtype, bias):
+    """Sums are exact; scales and bias are in float32 and rounded once."""
+    m, n, k = shape
+    x, weight = _codes(m, k, device=device), _codes(n, k, device=device)
+    scales = torch.rand(m, 1, device=device) + 0.5, torch.rand(n, 1, device=device) / k
+    shift = torch.randn(n, device=device).to(dtype) if bias else None
+    got = linear_int8(x, scales[0], weight, scales[1], shift, dtype, backend=backend)
+    want = (x.double() @ weight.double().T) * scales[0].double() * scales[1].double().T
+    want = want if shift is None else want + shift.double()
+    assert got.dtype is dtype
+    assert got.is_contiguous()
+    allowed = 0.51 * torch.finfo(dtype).eps * want.abs() + 2**-20 * (want.abs() + 3)
+    assert ((got.double() - want).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize(("op", "backend", "device"), RUNS)
+def test_agrees_with_the_oracle(op, backend, device):
+    interpreted = backend == "triton" and device == "cpu"
+    for dtype in FLOAT_DTYPES[:2] if interpreted else FLOAT_DTYPES:
+        for shape in ((1, 1, 1), (5, 40, 33), (20, 7, 300), (70, 24, 16)):
+            check(shape, device, backend, dtype, bias=shape[0] == 5)
+    x, scale = _codes(0, 8, device=device), torch.ones(0, 1, device=device)
+    weight, weight_scale = _codes(4, 8, device=device), torch.ones(4, 1, device=device)
+    assert OPS[op](x, scale, weight, weight_scale, None, torch.float16, backend=backend).shape == (
+        0,
+        4,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(192, 6144, 16), (300, 3080, 272), (1000, 4096, 1008), (2304, 4352, 17_008)], ids=str
+)
+def test_tiles_of_the_cuda_kernel(dtype, shape):
+    check(shape, "cuda", "cuda", dtype, bias=False)
+    check(shape, "cuda", "cuda", dtype, bias=True)
