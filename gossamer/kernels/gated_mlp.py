@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from gossamer.kernels.linear_act import rows_of
+from gossamer.kernels.linear_act import multipliable, rows_of
 from gossamer.kernels.products import activate, add_columns, store_tile, tile_of
 from gossamer.kernels.variants import Variant
 
@@ -115,7 +115,9 @@ def stream(
     m, k = x.shape
     inter, n = gate_up.shape[0] // 2, down.shape[0]
     bm = max(16, triton.next_power_of_2(m))
-    h, out = x.new_empty((m, inter)), x.new_empty((m, n))
+    out = x.new_empty((m, n))
+    x, gate_up, down = multipliable(x), multipliable(gate_up), multipliable(down)
+    h = x.new_empty((m, inter))
     tiles = triton.cdiv(n, DOWN["BN"])
     counters = torch.empty(tiles, dtype=torch.int32, device=x.device)
     parts = torch.empty(SPLITS, m, n, dtype=torch.float32, device=x.device)

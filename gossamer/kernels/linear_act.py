@@ -40,6 +40,7 @@ def linear_act_kernel_finish(
     tl.store(out_ptr + start + columns, y, mask=inside)
 
 
+_INTERPRETED = triton.knobs.runtime.interpret
 FEW = 64  # rows of one tile, for which the weights are streamed
 
 
@@ -71,6 +72,11 @@ def wide_product(x: Tensor, weight: Tensor) -> Tensor:
     return x.float() @ weight.float().T
 
 
+def multipliable(x: Tensor) -> Tensor:
+    """x; as float32 where the interpreter would multiply the bits of bfloat16 as integers."""
+    return x.float() if _INTERPRETED and x.dtype is torch.bfloat16 else x
+
+
 def rows_of(x: Tensor) -> Tensor:
     """x [..., k] as [m, k] whose rows are contiguous; a view where its strides allow that."""
     rows = x.reshape(-1, x.shape[-1])
@@ -84,7 +90,7 @@ def linear_act(
     out = x.new_empty((*x.shape[:-1], weight.shape[0]))
     if out.numel() == 0:
         return out
-    rows, (n, k) = rows_of(x), weight.shape
+    rows, weight, (n, k) = multipliable(rows_of(x)), multipliable(weight), weight.shape
     m, dense_bias = rows.shape[0], x if bias is None else bias.contiguous()
     shared = {"ACTIVATION": activation, "HAS_BIAS": bias is not None}
     with torch.cuda.device_of(x):

@@ -211,7 +211,8 @@ class Op:
         return getattr(torch.ops.gossamer, self.name).default
 
     def _without_native(self, *args: Any) -> Any:
-        runnable = self._runnable.get(args[0].device.type, {})
+        device = args[0].device.type if isinstance(args[0], Tensor) else ""  # which is refused
+        runnable = self._runnable.get(device, {})
         others = (o for name, o in runnable.items() if name not in self._native)
         return next(others, self._overloads["reference"])(*args)
 

@@ -41,7 +41,7 @@ SPEC = OpSpec(
     inputs=_inputs,
     magnitude=_magnitude,
     roundings=(1,),
-    widths=(1, 1 << 62),
+    widths=(1, 2_100),  # the interpreter takes a second for 10,000
     bad_calls=[
         (_args(x=[1.0]), TypeError, "linear_act: x is list; must be a torch.Tensor"),
         (_args(weight=None), TypeError, "linear_act: weight is NoneType; must be a torch.Tensor"),
@@ -117,8 +117,8 @@ def test_activations(op, backend, device, dtype):
 @pytest.mark.parametrize(("op", "backend", "device"), RUNS)
 def test_many_rows(op, backend, device, rows):
     """More than the CPU kernel has, and more than a tile; columns of a part of one."""
-    interpreted = backend == "triton" and device == "cpu"  # slow, and truncates to bfloat16
-    for dtype in FLOAT_DTYPES[:2] if interpreted else FLOAT_DTYPES:
+    interpreted = backend == "triton" and device == "cpu"  # slow
+    for dtype in FLOAT_DTYPES:
         for n, k in ((40, 24),) if interpreted else ((1, 1), (40, 24), (70, 33)):
             x, weight = products.random((rows, k), (n, k), dtype=dtype, device=device)
             products.check("linear_act", (x, weight, x.new_ones(n), "gelu"), backend)
