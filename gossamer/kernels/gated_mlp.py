@@ -10,16 +10,26 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from gossamer.kernels.linear_act import multipliable, rows_of
+from gossamer.kernels.linear_act import FEW, multipliable, rows_of
 from gossamer.kernels.products import activate, add_columns, store_tile, tile_of
 from gossamer.kernels.variants import Variant
 
-FEW = 64  # rows up to which weights are streamed; float32, which tensor cores do not take, is not
-# On an H200 at 4096 x 14336, of 12 choices each: 60 to 65 us (3.9 to 3.6 TB/s) and 32 to 34 us for
-# 1 to 64 rows, where cuBLAS takes 58 to 65 and 34 to 37.
-UP = {"BN": 32, "BK": 128, "num_stages": 3, "num_warps": 4}
-DOWN = {"BN": 64, "BK": 128, "num_stages": 3, "num_warps": 4}
 SPLITS = 4  # of the rows of down^T: 4 x 64 programs for 4096 columns
+
+
+def _options(bm: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Tile and launch options of both kernels for at most bm rows.
+
+    On an H200 at 4096 x 14336, the best of 12 choices each that do not spill: 60 to 65 us (3.9 to
+    3.6 TB/s) and 32 to 35 us for 1 to 64 rows, where cuBLAS takes 58 to 65 and 34 to 37.
+    """
+    up = {"BN": 32, "BK": 128, "num_stages": 3, "num_warps": 4}
+    down = {"BN": 64, "BK": 128, "num_stages": 3, "num_warps": 4}
+    if bm > 16:
+        up |= {"BK": 64, "num_stages": 5}
+    if bm > 32:
+        down |= {"BK": 64, "num_stages": 5, "num_warps": 8}
+    return up, down
 
 
 @triton.jit
@@ -118,20 +128,21 @@ def stream(
     out = x.new_empty((m, n))
     x, gate_up, down = multipliable(x), multipliable(gate_up), multipliable(down)
     h = x.new_empty((m, inter))
-    tiles = triton.cdiv(n, DOWN["BN"])
+    up, last = _options(bm)
+    tiles = triton.cdiv(n, last["BN"])
     counters = torch.empty(tiles, dtype=torch.int32, device=x.device)
     parts = torch.empty(SPLITS, m, n, dtype=torch.float32, device=x.device)
-    share = triton.cdiv(triton.cdiv(inter, SPLITS), DOWN["BK"]) * DOWN["BK"]
-    gated_mlp_kernel[(triton.cdiv(inter, UP["BN"]),)](
+    share = triton.cdiv(triton.cdiv(inter, SPLITS), last["BK"]) * last["BK"]
+    gated_mlp_kernel[(triton.cdiv(inter, up["BN"]),)](
         *(x, gate_up, x if gate_up_bias is None else gate_up_bias, h, counters),
         *(m, inter, k, x.stride(0), gate_up.stride(0), tiles),
         ACTIVATION=activation, HAS_BIAS=gate_up_bias is not None,
-        BM=bm, BC=triton.next_power_of_2(tiles), **UP,
+        BM=bm, BC=triton.next_power_of_2(tiles), **up,
     )  # fmt: skip
     gated_mlp_kernel_down[(tiles, SPLITS)](
         *(h, down, x if down_bias is None else down_bias, out, parts, counters),
         *(m, n, inter, down.stride(0), share),
-        HAS_BIAS=down_bias is not None, SPLITS=SPLITS, BM=bm, **DOWN,
+        HAS_BIAS=down_bias is not None, SPLITS=SPLITS, BM=bm, **last,
     )  # fmt: skip
     return out
 
@@ -180,22 +191,18 @@ def variants() -> list[Variant]:
     """Some of the programs that calls compile to."""
     sizes = dict.fromkeys(("m", "inter", "k", "x_stride", "weight_stride", "counters"), "i32")
     names = dict.fromkeys(("x_ptr", "weight_ptr", "bias_ptr", "h_ptr"), "*bf16")
-    first = {"BM": 64, "BC": 64, "ACTIVATION": "silu", "HAS_BIAS": True}
-    first |= {"BN": UP["BN"], "BK": UP["BK"]}
-    down_names = dict.fromkeys(("h_ptr", "weight_ptr", "bias_ptr", "out_ptr"), "*fp16")
+    names |= {"counters_ptr": "*i32"}
     down_sizes = dict.fromkeys(("m", "n", "inter", "weight_stride", "share"), "i32")
-    second = {"BM": 16, "HAS_BIAS": True, "SPLITS": SPLITS, "BN": DOWN["BN"], "BK": DOWN["BK"]}
-    return [
-        Variant(gated_mlp_kernel, names | {"counters_ptr": "*i32"} | sizes, first, UP["num_warps"]),
-        Variant(
-            gated_mlp_kernel_down,
-            down_names | {"parts_ptr": "*fp32", "counters_ptr": "*i32"} | down_sizes,
-            second,
-            DOWN["num_warps"],
-        ),
-        Variant(
-            gated_mlp_kernel_activate,
-            {"x_ptr": "*bf16", "h_ptr": "*bf16", "width": "i32", "blocks": "i32"},
-            {"ACTIVATION": "gelu", "BLOCK": 1024},
-        ),
-    ]
+    down_names = dict.fromkeys(("h_ptr", "weight_ptr", "bias_ptr", "out_ptr"), "*bf16")
+    down_names |= {"parts_ptr": "*fp32", "counters_ptr": "*i32"}
+    found = []
+    for bm in (16, 64):
+        up, last = ({k: v for k, v in o.items() if k != "num_stages"} for o in _options(bm))
+        warps = up.pop("num_warps"), last.pop("num_warps")
+        up |= {"BM": bm, "BC": 64, "ACTIVATION": "silu", "HAS_BIAS": True}
+        last |= {"BM": bm, "HAS_BIAS": True, "SPLITS": SPLITS}
+        found.append(Variant(gated_mlp_kernel, names | sizes, up, warps[0]))
+        found.append(Variant(gated_mlp_kernel_down, down_names | down_sizes, last, warps[1]))
+    types = {"x_ptr": "*bf16", "h_ptr": "*bf16", "width": "i32", "blocks": "i32"}
+    constants = {"ACTIVATION": "gelu", "BLOCK": 1024}
+    return [*found, Variant(gated_mlp_kernel_activate, types, constants)]

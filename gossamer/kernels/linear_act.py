@@ -45,12 +45,12 @@ FEW = 64  # rows of one tile, for which the weights are streamed
 
 
 def tile_options(m: int, element_size: int) -> dict[str, int]:
-    """Tile and launch options for m rows; a tile along k is 128 or 256 bytes wide."""
-    bk = 128 // element_size
-    if m <= FEW:
-        bm = max(16, triton.next_power_of_2(m))
-        return {"BM": bm, "BN": 32, "BK": 2 * bk, "num_warps": 4, "num_stages": 4}
-    return {"BM": 128, "BN": 256, "BK": bk, "num_warps": 8, "num_stages": 3}
+    """Tile and launch options for m rows: the largest that no type and no odd size spills with."""
+    if m > FEW:
+        return {"BM": 128, "BN": 128, "BK": 32, "num_warps": 8, "num_stages": 3}
+    bm = max(16, triton.next_power_of_2(m))
+    bk = (256 if bm == 16 else 128) // element_size
+    return {"BM": bm, "BN": 32, "BK": bk, "num_warps": 4, "num_stages": 4}
 
 
 def _by_torch(x: Tensor, n: int) -> bool:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.linear_act import rows_of
+from gossamer.kernels.linear_act import FEW, rows_of
 from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place
 from gossamer.kernels.variants import Variant
 
@@ -61,10 +61,12 @@ def linear_fp8_kernel(
 
 
 def _tile(m: int) -> dict[str, int]:
-    if m <= 64:
-        bm = max(16, triton.next_power_of_2(m))
-        return {"BM": bm, "BN": 32, "BK": GROUP, "num_warps": 4, "num_stages": 4}
-    return {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
+    """Tile and launch options for m rows: the largest that no odd size spills with."""
+    if m > FEW:
+        return {"BM": 64, "BN": 128, "BK": 32, "num_warps": 8, "num_stages": 3}
+    if m > 16:
+        return {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 4}
+    return {"BM": 16, "BN": 32, "BK": GROUP, "num_warps": 4, "num_stages": 4}
 
 
 def _by_torch(

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.linear_act import rows_of, tile_options
+from gossamer.kernels.linear_act import FEW, rows_of
 from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place
 from gossamer.kernels.variants import Variant
 
@@ -30,6 +30,14 @@ def linear_int8_kernel(
     store_tile(c_ptr, add_columns(values, bias_ptr, columns, n, HAS_BIAS), rows, columns, m, n)
 
 
+def _tile(m: int) -> dict[str, int]:
+    """Tile and launch options for m rows: the largest that no odd size spills with."""
+    if m > FEW:
+        return {"BM": 64, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
+    bm = max(16, triton.next_power_of_2(m))
+    return {"BM": bm, "BN": 32, "BK": 256 if bm == 16 else 64, "num_warps": 4, "num_stages": 4}
+
+
 def linear_int8(
     x: Tensor,
     x_scale: Tensor,
@@ -44,7 +52,7 @@ def linear_int8(
         return out
     rows, (n, k) = rows_of(x), weight.shape
     m = rows.shape[0]
-    options = tile_options(m, 1)
+    options = _tile(m)
     grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
     with torch.cuda.device_of(x):
         linear_int8_kernel[grid](
@@ -62,7 +70,7 @@ def variants() -> list[Variant]:
     names = {"a_ptr": "*i8", "a_scale_ptr": "*fp32", "b_ptr": "*i8", "b_scale_ptr": "*fp32"}
     found = []
     for pointer, m in (("*bf16", 16), ("*fp16", 1 << 14)):
-        options = tile_options(m, 1)
+        options = _tile(m)
         warps = options.pop("num_warps")
         del options["num_stages"]
         types = names | {"bias_ptr": pointer, "c_ptr": pointer} | sizes

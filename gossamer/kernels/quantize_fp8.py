@@ -16,6 +16,7 @@ from gossamer.kernels.variants import POINTERS, Variant
 from gossamer.ops.quantize_fp8 import scale_shape
 
 GROUP = 128  # elements that share a scale, and rows of a block
+BLOCK_ROWS = 32  # rows of a block that are in registers at a time
 MAX_BLOCK = 8192  # elements of a row that stay in registers
 WIDTH = 4096  # elements of a row, or of the whole tensor, that one program reads at a time
 
@@ -72,26 +73,44 @@ def quantize_fp8_kernel_wide(
 
 
 @triton.jit
-def quantize_fp8_kernel_tiles(
-    x_ptr, q_ptr, scale_ptr, rows, width, x_stride, groups,
-    BM: tl.constexpr, BG: tl.constexpr, NATIVE: tl.constexpr,
-):  # fmt: skip
-    """BM (1 or 128) rows of BG groups of 128 elements, a scale for each group of all BM rows."""
-    row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+def quantize_fp8_kernel_groups(
+    x_ptr, q_ptr, scale_ptr, width, x_stride, groups, BG: tl.constexpr, NATIVE: tl.constexpr
+):
+    """BG groups of 128 elements of a row, a scale for each."""
+    row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * BG + tl.arange(0, BG)
     columns = group[:, None] * 128 + tl.arange(0, 128)[None, :]
-    inside = (row[:, None, None] < rows) & (columns < width)[None, :, :]
-    at = row[:, None, None] * x_stride + columns[None, :, :]
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    largest, poison = tl.max(tl.abs(x), axis=2), tl.sum(x * 0.0, axis=2)
-    if BM > 1:
-        largest, poison = tl.max(largest, axis=0)[None, :], tl.sum(poison, axis=0)[None, :]
-    scale = scale_of(largest, poison, 448.0)
+    inside = columns < width
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = scale_of(tl.max(tl.abs(x), axis=1), tl.sum(x * 0.0, axis=1), 448.0)
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
-    q = encode(x * inverse[:, :, None], NATIVE)
-    tl.store(q_ptr + row[:, None, None] * width + columns[None, :, :], q, mask=inside)
-    first = tl.program_id(0).to(tl.int64) * groups  # programs are rows of scales
-    tl.store(scale_ptr + first + group, tl.reshape(scale, [BG]), mask=group < groups)
+    tl.store(q_ptr + row * width + columns, encode(x * inverse[:, None], NATIVE), mask=inside)
+    tl.store(scale_ptr + row * groups + group, scale, mask=group < groups)
+
+
+@triton.jit
+def quantize_fp8_kernel_blocks(
+    x_ptr, q_ptr, scale_ptr, rows, width, x_stride, groups, BM: tl.constexpr, NATIVE: tl.constexpr
+):
+    """A block of 128 x 128 elements, BM rows at a time; the second pass finds them in the cache."""
+    first = tl.program_id(0).to(tl.int64) * 128
+    columns = tl.program_id(1) * 128 + tl.arange(0, 128)[None, :]
+    largest = tl.zeros([BM, 128], dtype=tl.float32)
+    poison = tl.zeros([BM, 128], dtype=tl.float32)
+    for base in range(0, 128, BM):
+        row = first + base + tl.arange(0, BM)[:, None]
+        inside = (row < rows) & (columns < width)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.abs(x))
+        poison += x * 0.0
+    scale = scale_of(tl.max(largest), tl.sum(poison), 448.0)
+    inverse = tl.div_rn(1.0, scale)
+    for base in range(0, 128, BM):
+        row = first + base + tl.arange(0, BM)[:, None]
+        inside = (row < rows) & (columns < width)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(q_ptr + row * width + columns, encode(x * inverse, NATIVE), mask=inside)
+    tl.store(scale_ptr + tl.program_id(0).to(tl.int64) * groups + tl.program_id(1), scale)
 
 
 @triton.jit
@@ -157,14 +176,25 @@ def _rows(rows: Tensor, q: Tensor, scale: Tensor) -> None:
     kernel[(m,)](rows, q, scale, width, rows.stride(0), NATIVE=_native(rows), **options)
 
 
-def _tiles(rows: Tensor, q: Tensor, scale: Tensor, bm: int) -> None:
+def _groups(rows: Tensor, q: Tensor, scale: Tensor) -> None:
     m, width = rows.shape
     groups = triton.cdiv(width, GROUP)
-    bg = 1 if bm > 1 else min(triton.next_power_of_2(groups), WIDTH // GROUP)
-    quantize_fp8_kernel_tiles[(triton.cdiv(m, bm), triton.cdiv(groups, bg))](
+    bg = min(triton.next_power_of_2(groups), WIDTH // GROUP)
+    quantize_fp8_kernel_groups[(m, triton.cdiv(groups, bg))](
+        *(rows, q, scale, width, rows.stride(0), groups), BG=bg, NATIVE=_native(rows), num_warps=8
+    )
+
+
+def _blocks(rows: Tensor, q: Tensor, scale: Tensor) -> None:
+    m, width = rows.shape
+    groups = triton.cdiv(width, GROUP)
+    quantize_fp8_kernel_blocks[(triton.cdiv(m, GROUP), groups)](
         *(rows, q, scale, m, width, rows.stride(0), groups),
-        BM=bm, BG=bg, NATIVE=_native(rows), num_warps=8,
+        BM=BLOCK_ROWS, NATIVE=_native(rows), num_warps=8,
     )  # fmt: skip
+
+
+_WAYS = {"tensor": _tensor, "row": _rows, "group": _groups, "block": _blocks}
 
 
 def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
@@ -176,14 +206,8 @@ def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
         return q, scale.fill_(1.0)
     rows = x.reshape(-1, x.shape[-1])
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
-    codes = q.view(rows.shape).view(torch.uint8)
     with torch.cuda.device_of(x):
-        if granularity == "tensor":
-            _tensor(rows, codes, scale)
-        elif granularity == "row":
-            _rows(rows, codes, scale)
-        else:
-            _tiles(rows, codes, scale, GROUP if granularity == "block" else 1)
+        _WAYS[granularity](rows, q.view(rows.shape).view(torch.uint8), scale)
     return q, scale
 
 
@@ -197,12 +221,13 @@ def variants() -> list[Variant]:
         constants = {"BLOCK": options["BLOCK"], "NATIVE": False}
         types = {"x_ptr": pointer} | outputs | sizes
         found.append(Variant(kernel, types, constants, options["num_warps"]))
-    types = {"x_ptr": "*bf16"} | outputs | sizes | {"rows": "i32", "groups": "i32"}
-    tiles = [{"BM": 1, "BG": WIDTH // GROUP}, {"BM": GROUP, "BG": 1}]
-    found += [Variant(quantize_fp8_kernel_tiles, types, t | {"NATIVE": False}, 8) for t in tiles]
+    types = {"x_ptr": "*bf16"} | outputs | sizes | {"groups": "i32"}
+    constants = {"BG": WIDTH // GROUP, "NATIVE": False}
+    found.append(Variant(quantize_fp8_kernel_groups, types, constants, 8))
+    constants = {"BM": BLOCK_ROWS, "NATIVE": False}
+    found.append(Variant(quantize_fp8_kernel_blocks, types | {"rows": "i32"}, constants, 8))
     types = {"x_ptr": "*bf16", "bits_ptr": "*i32"} | sizes
     block = {"BLOCK": WIDTH}
     found.append(Variant(quantize_fp8_kernel_largest, types, block, 8))
-    types |= outputs
-    found.append(Variant(quantize_fp8_kernel_scaled, types, block | {"NATIVE": False}, 8))
+    found.append(Variant(quantize_fp8_kernel_scaled, types | outputs, block | {"NATIVE": False}, 8))
     return found
