@@ -22,8 +22,9 @@ struct GemmTraits {
   static constexpr int kWarpgroups = 2, kThreads = 128 * (1 + kWarpgroups), kCluster = 2;
   static constexpr int kSums = 128;  // of a thread; for `blocked` two sets, used by turns
   static constexpr int kReaders = S == Sharing::tiles ? 1 : kWarpgroups;  // of a stage, in a CTA
-  static constexpr int kPieceBytes = 64 * 128, kPieces = (S == Sharing::blocked ? 64 : kSums) / 32;  // of 64 x 64 results
-  static constexpr int kStaging = kStages * kStageBytes;                  // where things lie
+  static constexpr int kPieceBytes = 64 * 128,
+                       kPieces = (S == Sharing::blocked ? 64 : kSums) / 32;  // of 64 x 64 results
+  static constexpr int kStaging = kStages * kStageBytes;                     // where things lie
   static constexpr int kColumns = kStaging + kWarpgroups * 2 * kPieceBytes;
   static constexpr int kBarriers = kColumns + kWarpgroups * kTileN * 4;
   static constexpr int kSharedBytes = kBarriers + 16 * kStages;
@@ -76,7 +77,7 @@ struct Consumer {
   using Finish = typename Traits::Finish;
   static constexpr Sharing kSharing = Traits::kSharing;
   static constexpr int kSums = Traits::kSums, kTileN = Traits::kTileN;
-  static constexpr int kTurn = 3;  // the barrier of the first warpgroup's turn to multiply; the next is the other's
+  static constexpr int kTurn = 3;    // the barrier of the first warpgroup's turn to multiply; the next is the other's
   static constexpr int kBehind = 1;  // and one stage of 4 is left to load ahead
   // Rows of the results of a thread: pairs, 64 further down for each.
   static constexpr int kRowPairs = kSharing == Sharing::tiles ? 2 : 1;

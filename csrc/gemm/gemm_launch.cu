@@ -37,10 +37,9 @@ CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
   STD_TORCH_CHECK(encoder() != nullptr, op, ": the driver has no cuTensorMapEncodeTiled");
   CUtensorMap map;
-  const CUresult failed =
-      encoder()(&map, data_type(type), 2, const_cast<void*>(x.data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult failed = encoder()(&map, data_type(type), 2, const_cast<void*>(x.data), sizes, strides, box, steps,
+                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": the copy engine does not take a matrix of ", x.rows, " rows of ",
                   x.columns, " elements, ", x.stride, " bytes apart");
   return map;

@@ -167,13 +167,13 @@ void finish_rows(const Linear& work, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     int64_t j = 0;
     for (; j + kLanes <= work.n; j += kLanes) {
-      finish_vector<T>(work, row * work.n + j, j, [](const T* p) { return load(p); },
-                       [](T* p, F32 x) { store(p, x); });
+      finish_vector<T>(work, row * work.n + j, j, [](const T* p) { return load(p); }, [](T* p, F32 x) { store(p, x); });
     }
     const int64_t rest = work.n - j;
     if (rest == 0) continue;
-    finish_vector<T>(work, row * work.n + j, j, [rest](const T* p) { return load_partial(p, rest); },
-                     [rest](T* p, F32 x) { store_partial(p, x, rest); });
+    finish_vector<T>(
+        work, row * work.n + j, j, [rest](const T* p) { return load_partial(p, rest); },
+        [rest](T* p, F32 x) { store_partial(p, x, rest); });
   }
 }
 

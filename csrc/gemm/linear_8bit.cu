@@ -1,7 +1,6 @@
-#include "gemm/linear_8bit.h"
-
 #include "gemm/forward.h"
 #include "gemm/gemm_launch.cuh"
+#include "gemm/linear_8bit.h"
 
 namespace gossamer {
 namespace {
@@ -108,7 +107,8 @@ Tensor linear_int8_cuda(const Tensor& x, const Tensor& x_scale, const Tensor& we
 Tensor linear_fp8_cuda(const Tensor& x, const Tensor& x_scale, const Tensor& weight, const Tensor& weight_scale,
                        const std::optional<Tensor>& bias, ScalarType dtype) {
   STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float8_e4m3fn, "linear_fp8: x must be float8_e4m3fn");
-  return linear_8bit<__nv_fp8_e4m3>("linear_fp8", "gossamer::linear_fp8", x, x_scale, weight, weight_scale, bias, dtype);
+  return linear_8bit<__nv_fp8_e4m3>("linear_fp8", "gossamer::linear_fp8", x, x_scale, weight, weight_scale, bias,
+                                    dtype);
 }
 
 }  // namespace gossamer

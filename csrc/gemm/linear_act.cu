@@ -1,7 +1,6 @@
-#include "gemm/linear_act.h"
-
 #include "gemm/forward.h"
 #include "gemm/gemm_launch.cuh"
+#include "gemm/linear_act.h"
 
 namespace gossamer {
 namespace {

@@ -41,9 +41,8 @@ std::tuple<Tensor, Tensor> linear_norm_cpu(const Tensor& x, const Tensor& weight
   Tensor normed = empty_products(x, weight.size(0));
   if (total.numel() == 0) return {normed, total};
   const std::optional<Tensor> scale = dense(norm_weight), shift = dense(norm_bias);
-  const RowNorm work{dtype_of(x, kOp, "x"),   norm == "layer",        weight.size(0),
-                     static_cast<float>(eps), total.const_data_ptr(), data_of(scale),
-                     data_of(shift),          normed.mutable_data_ptr()};
+  const RowNorm work{dtype_of(x, kOp, "x"),  norm == "layer", weight.size(0), static_cast<float>(eps),
+                     total.const_data_ptr(), data_of(scale),  data_of(shift), normed.mutable_data_ptr()};
   const auto kernel = GOSSAMER_CPU_KERNEL(row_norm);
   const int64_t grain = 16384 / work.width + 1;  // rows; about 10 us of memory traffic
   torch::stable::parallel_for(0, total.numel() / work.width, grain,

@@ -199,10 +199,10 @@ def variants() -> list[Variant]:
     for bm in (16, 64):
         up, last = ({k: v for k, v in o.items() if k != "num_stages"} for o in _options(bm))
         warps = up.pop("num_warps"), last.pop("num_warps")
-        up |= {"BM": bm, "BC": 64, "ACTIVATION": "silu", "HAS_BIAS": True}
-        last |= {"BM": bm, "HAS_BIAS": True, "SPLITS": SPLITS}
-        found.append(Variant(gated_mlp_kernel, names | sizes, up, warps[0]))
-        found.append(Variant(gated_mlp_kernel_down, down_names | down_sizes, last, warps[1]))
+        first = {"BM": bm, "BC": 64, "ACTIVATION": "silu", "HAS_BIAS": True, **up}
+        second = {"BM": bm, "HAS_BIAS": True, "SPLITS": SPLITS, **last}
+        found.append(Variant(gated_mlp_kernel, names | sizes, first, warps[0]))
+        found.append(Variant(gated_mlp_kernel_down, down_names | down_sizes, second, warps[1]))
     types = {"x_ptr": "*bf16", "h_ptr": "*bf16", "width": "i32", "blocks": "i32"}
     constants = {"ACTIVATION": "gelu", "BLOCK": 1024}
     return [*found, Variant(gated_mlp_kernel_activate, types, constants)]

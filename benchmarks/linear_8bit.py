@@ -1,0 +1,66 @@
+"""What the benchmarks of linear_int8 and linear_fp8 share: eager PyTorch multiplies in bfloat16."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gossamer.bench.suite import Case, PeerUnavailableError, tensor_bytes
+from gossamer.ops.linear_fp8 import expand_scale
+
+Args = tuple[Tensor, Tensor, Tensor, Tensor, None, torch.dtype]
+Quantize = Callable[[Tensor], tuple[Tensor, Tensor]]
+TOLERANCE = {torch.bfloat16: 8e-3}  # eager's operands are rounded to bfloat16
+
+
+def _wide(codes: Tensor, scale: Tensor) -> Tensor:
+    return codes.double() * expand_scale(scale.double(), codes)
+
+
+def oracle(
+    x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, _: None, dtype: torch.dtype
+) -> Tensor:
+    """The product in float64."""
+    return _wide(x, xs) @ _wide(weight, ws).T
+
+
+def _eager(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
+    a, b = _wide(x, xs).bfloat16(), _wide(weight, ws).bfloat16()
+    return lambda: F.linear(a, b)
+
+
+def supported(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """A peer's call, if it works here."""
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        raise PeerUnavailableError(str(error).split("\n")[0]) from None
+    return call
+
+
+def case(
+    shape: tuple[int, int, int],
+    of_x: Quantize,
+    of_weight: Quantize,
+    variant: str,
+    peers: dict[str, Callable[..., Callable[[], Tensor]]],
+) -> Case:
+    """x [rows, k] times weight [n, k], quantized before the call."""
+    rows, n, k = shape
+
+    def make_args(dtype: torch.dtype, device: str) -> Args:
+        x, weight = (torch.randn(m, k, dtype=dtype, device=device) for m in (rows, n))
+        return *of_x(x), *of_weight(weight), None, dtype
+
+    return Case(
+        shape=shape,
+        make_args=make_args,
+        peers={},
+        adapted={"eager": _eager} | peers,
+        bytes=lambda x, xs, weight, ws, *_: tensor_bytes(x, xs, weight, ws) + 2 * rows * n,
+        flops=2 * rows * n * k,
+        variant=variant,
+        dtypes=(torch.bfloat16,),
+    )

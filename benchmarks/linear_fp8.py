@@ -1,0 +1,42 @@
+"""linear_fp8 against a product in bfloat16, and against torch._scaled_mm."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.linear_8bit import TOLERANCE, case, oracle, supported
+from benchmarks.products import heat
+from gossamer.bench.suite import Case, Suite, main
+from gossamer.ops import quantize_fp8
+
+# Of x and of weight.
+WAYS = {"row": ("row", "row"), "tensor": ("tensor", "tensor"), "block": ("group", "block")}
+
+
+def _scaled_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
+    if xs.numel() == 1:
+        xs, ws = xs[0], ws[0]
+    elif xs.shape[-1] > 1:
+        xs = xs.T.contiguous().T
+    multiply = partial(torch._scaled_mm, x, weight.T, xs, ws.T, out_dtype=torch.bfloat16)
+    return supported(multiply)
+
+
+def _cases(device: str, quick: bool) -> Iterator[Case]:
+    shapes = [(4, 960, 576)] if quick or device == "cpu" else []
+    if not shapes:
+        heat()
+        shapes = [(m, 8192, 8192) for m in (16, 256, 2048, 8192)]
+    for shape in shapes:
+        for variant, ways in WAYS.items():
+            of_x, of_weight = (partial(quantize_fp8, granularity=way) for way in ways)
+            yield case(shape, of_x, of_weight, variant, {"torch._scaled_mm": _scaled_mm})
+
+
+SUITE = Suite("linear_fp8", _cases, oracle=oracle, tolerance=TOLERANCE)
+
+if __name__ == "__main__":
+    main(SUITE)

@@ -1,0 +1,36 @@
+"""linear_int8 against a product in bfloat16, and against torch._int_mm with its scales."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.linear_8bit import TOLERANCE, case, oracle, supported
+from benchmarks.products import heat
+from gossamer.bench.suite import Case, Suite, main
+from gossamer.ops import quantize_int8
+
+
+def _int_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
+    columns = ws.T.contiguous()
+
+    def multiply() -> Tensor:
+        return (torch._int_mm(x, weight.T) * xs * columns).bfloat16()
+
+    return supported(multiply)
+
+
+def _cases(device: str, quick: bool) -> Iterator[Case]:
+    shapes = [(4, 960, 576)] if quick or device == "cpu" else []
+    if not shapes:
+        heat()
+        shapes = [(m, 8192, 8192) for m in (16, 64, 256, 2048, 8192)]
+    for shape in shapes:
+        yield case(shape, quantize_int8, quantize_int8, "", {"torch._int_mm": _int_mm})
+
+
+SUITE = Suite("linear_int8", _cases, oracle=oracle, tolerance=TOLERANCE)
+
+if __name__ == "__main__":
+    main(SUITE)
