@@ -277,8 +277,15 @@ GOSSAMER_INLINE void prepare(const GemmWork& w, uint32_t shared) {
 
 #endif
 
+// Before sm_90, where the kernel is empty and is not called, there are no clusters.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GOSSAMER_PAIR_OF_CTAS __cluster_dims__(2, 1, 1)
+#else
+#define GOSSAMER_PAIR_OF_CTAS
+#endif
+
 template <class Traits>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Traits::kThreads, 1)
+__global__ void GOSSAMER_PAIR_OF_CTAS __launch_bounds__(Traits::kThreads, 1)
     gemm_kernel(const __grid_constant__ GemmWork w) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -298,5 +305,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Traits::kThreads, 1)
   hopper::cluster_sync();  // or else a CTA could end while the other one still writes to its memory
 #endif
 }
+
+#undef GOSSAMER_PAIR_OF_CTAS
 
 }  // namespace gossamer::cuda
