@@ -1,4 +1,7 @@
-"""linear_act against eager PyTorch, and against cuBLAS's product alone (fact `product_ms`)."""
+"""linear_act against eager PyTorch, and beside cuBLAS's product alone.
+
+The facts `beside_ms` and `product_ms` are of linear_act and of the product, measured by turns.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -6,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.products import LLAMA_1B, LLAMA_8B, SMOLLM2, TOLERANCE, heat, matrix, time_product
+from benchmarks.products import LLAMA_1B, LLAMA_8B, SMOLLM2, TOLERANCE, by_turns, heat, matrix
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.ops import linear_act
 
+LARGE = 16_384
 EAGER: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -42,9 +47,16 @@ def _case(rows: int, n: int, k: int, activation: str, **options: object) -> Case
 
 
 def _square(size: int, activation: str) -> Case:
-    """The CUDA kernel at a size where it is the best one, with the time of the product alone."""
-    x, weight = (matrix(size, size, torch.bfloat16, "cuda") for _ in range(2))
-    facts = {"product_ms": time_product(x * size**0.5, weight)}
+    """The CUDA kernel at a size where it is the best one, by turns with the product alone."""
+    x, weight = (torch.randn(size, size, device="cuda").bfloat16() for _ in range(2))
+    bias = x[0].contiguous()
+    facts = by_turns(
+        {
+            "product_ms": lambda: F.linear(x, weight),
+            "beside_ms": lambda: linear_act(x, weight, bias, activation, backend="cuda"),
+        },
+        rounds=9 if size < LARGE else 3,
+    )
     options = {"facts": facts, "dtypes": (torch.bfloat16,), "backends": ("cuda",)}
     return _case(size, size, size, activation, **options)
 
@@ -62,7 +74,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
     for rows in (1, 16, 64, 128, 256, 2048):
         yield _case(rows, n, k, "gelu", dtypes=(torch.bfloat16,))
     heat()
-    for size, names in ((4096, EAGER), (8192, EAGER), (16_384, ("gelu", "silu", "mish"))):
+    for size, names in ((4096, EAGER), (8192, EAGER), (LARGE, ("gelu", "mish"))):
         for name in names:
             yield _square(size, name)
 

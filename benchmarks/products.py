@@ -1,12 +1,13 @@
 """What the benchmarks of matrix products share."""
 
 import time
+from collections.abc import Callable, Mapping
+from statistics import median
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from gossamer.bench.measure import measure
+from gossamer.bench.timing import benchmark_kernel
 
 # [k, hidden] of the MLPs of SmolLM2-135M and Llama-3.2-1B, for a CPU, and of Llama-3-8B
 SMOLLM2, LLAMA_1B, LLAMA_8B = (576, 1536), (2048, 8192), (4096, 14_336)
@@ -33,9 +34,14 @@ def heat(seconds: float = 2.0) -> None:
         torch.cuda.synchronize()
 
 
-def time_product(x: Tensor, weight: Tensor) -> float:
-    """Milliseconds of torch's product alone, without bias and activation; checked as well."""
-    result = measure(
-        F.linear, lambda: (x, weight), lambda x, weight: x.double() @ weight.double().T
-    )
-    return result.timing.median_ms
+def by_turns(calls: Mapping[str, Callable[[], object]], rounds: int = 9) -> dict[str, float]:
+    """Median milliseconds of each call, taken by turns.
+
+    A GPU at its power limit slows down by 10% in seconds: whoever came later would pay for it.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            timing = benchmark_kernel(call, warmup=1, iters=5, device="cuda")
+            times[name].append(timing.median_ms)
+    return {name: median(taken) for name, taken in times.items()}

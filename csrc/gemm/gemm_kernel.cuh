@@ -225,8 +225,11 @@ struct Consumer {
     stage<Finish, 32 * Piece>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
     hopper::fence_for_copies();
     hopper::warpgroup_sync(1 + group);
-    if (thread == 0 && row + 64 * kDown < w.m && column + kRight < w.n) {
-      hopper::store_box(w.c, column + kRight, row + 64 * kDown, staging);
+    if (thread == 0) {
+      if (row + 64 * kDown < w.m && column + kRight < w.n) {
+        hopper::store_box(w.c, column + kRight, row + 64 * kDown, staging);
+      }
+      hopper::commit_stores();  // also where nothing is stored: groups are counted to know which buffer is free
     }
     if constexpr (Piece + 1 < Traits::kPieces) finish<Piece + 1>(row, column, scales);
   }

@@ -11,30 +11,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gossamer.kernels.linear_act import FEW, multipliable, rows_of
-from gossamer.kernels.products import activate, add_columns, store_tile, tile_of
+from gossamer.kernels.products import activate, add_columns, store_tile, tile_of, whole
 from gossamer.kernels.variants import Variant
 
 SPLITS = 4  # of the rows of down^T: 4 x 64 programs for 4096 columns
 
 
-def _options(bm: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Tile and launch options of both kernels for at most bm rows.
+def _options(bm: int, is_whole: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Tile and launch options of both kernels for at most bm rows. is_whole: see `whole`.
 
-    On an H200 at 4096 x 14336, the best of 12 choices each that do not spill: 60 to 65 us (3.9 to
-    3.6 TB/s) and 32 to 35 us for 1 to 64 rows, where cuBLAS takes 58 to 65 and 34 to 37.
+    On an H200 at 4096 x 14336, the best of 12 choices each: 60 to 64 us (3.9 to 3.7 TB/s) and 32 to
+    34 us for 1 to 64 rows, where cuBLAS takes 58 to 65 and 34 to 37.
     """
     up = {"BN": 32, "BK": 128, "num_stages": 3, "num_warps": 4}
     down = {"BN": 64, "BK": 128, "num_stages": 3, "num_warps": 4}
-    if bm > 16:
+    if bm > 16 and not is_whole:
         up |= {"BK": 64, "num_stages": 5}
-    if bm > 32:
         down |= {"BK": 64, "num_stages": 5, "num_warps": 8}
     return up, down
 
 
 @triton.jit
 def gated_mlp_kernel(
-    x_ptr, weight_ptr, bias_ptr, h_ptr, counters_ptr,
+    x_ptr, weight_ptr, up_ptr, bias_ptr, h_ptr, counters_ptr,
     m, inter, k, x_stride, weight_stride, counters,
     ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr,
@@ -47,7 +46,6 @@ def gated_mlp_kernel(
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     gate = tl.zeros([BM, BN], dtype=tl.float32)
     up = tl.zeros([BM, BN], dtype=tl.float32)
-    up_ptr = weight_ptr + inter.to(tl.int64) * weight_stride
     for start in range(0, k, BK):
         x = tile_of(x_ptr, rows, m, x_stride, start, k, BK)
         w = tile_of(weight_ptr, columns, inter, weight_stride, start, k, BK)
@@ -124,17 +122,17 @@ def stream(
     """x [few rows, k] through gate, up, activation and down: weights are read once."""
     m, k = x.shape
     inter, n = gate_up.shape[0] // 2, down.shape[0]
-    bm = max(16, triton.next_power_of_2(m))
+    bm = 16 if m <= 16 else 64  # 32 takes longer than 64
     out = x.new_empty((m, n))
     x, gate_up, down = multipliable(x), multipliable(gate_up), multipliable(down)
     h = x.new_empty((m, inter))
-    up, last = _options(bm)
+    up, last = _options(bm, whole(k, inter, n, x.stride(0), gate_up.stride(0), down.stride(0)))
     tiles = triton.cdiv(n, last["BN"])
     counters = torch.empty(tiles, dtype=torch.int32, device=x.device)
     parts = torch.empty(SPLITS, m, n, dtype=torch.float32, device=x.device)
     share = triton.cdiv(triton.cdiv(inter, SPLITS), last["BK"]) * last["BK"]
     gated_mlp_kernel[(triton.cdiv(inter, up["BN"]),)](
-        *(x, gate_up, x if gate_up_bias is None else gate_up_bias, h, counters),
+        *(x, gate_up, gate_up[inter:], x if gate_up_bias is None else gate_up_bias, h, counters),
         *(m, inter, k, x.stride(0), gate_up.stride(0), tiles),
         ACTIVATION=activation, HAS_BIAS=gate_up_bias is not None,
         BM=bm, BC=triton.next_power_of_2(tiles), **up,
@@ -190,14 +188,14 @@ def gated_mlp(
 def variants() -> list[Variant]:
     """Some of the programs that calls compile to."""
     sizes = dict.fromkeys(("m", "inter", "k", "x_stride", "weight_stride", "counters"), "i32")
-    names = dict.fromkeys(("x_ptr", "weight_ptr", "bias_ptr", "h_ptr"), "*bf16")
+    names = dict.fromkeys(("x_ptr", "weight_ptr", "up_ptr", "bias_ptr", "h_ptr"), "*bf16")
     names |= {"counters_ptr": "*i32"}
     down_sizes = dict.fromkeys(("m", "n", "inter", "weight_stride", "share"), "i32")
     down_names = dict.fromkeys(("h_ptr", "weight_ptr", "bias_ptr", "out_ptr"), "*bf16")
     down_names |= {"parts_ptr": "*fp32", "counters_ptr": "*i32"}
     found = []
     for bm in (16, 64):
-        up, last = ({k: v for k, v in o.items() if k != "num_stages"} for o in _options(bm))
+        up, last = ({k: v for k, v in o.items() if k != "num_stages"} for o in _options(bm, False))
         warps = up.pop("num_warps"), last.pop("num_warps")
         first = {"BM": bm, "BC": 64, "ACTIVATION": "silu", "HAS_BIAS": True, **up}
         second = {"BM": bm, "HAS_BIAS": True, "SPLITS": SPLITS, **last}

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.products import activate, add_columns, product, store_tile, tile_place
+from gossamer.kernels.products import activate, add_columns, product, store_tile, tile_place, whole
 from gossamer.kernels.variants import Variant
 
 
@@ -44,12 +44,14 @@ _INTERPRETED = triton.knobs.runtime.interpret
 FEW = 64  # rows of one tile, for which the weights are streamed
 
 
-def tile_options(m: int, element_size: int) -> dict[str, int]:
-    """Tile and launch options for m rows: the largest that no type and no odd size spills with."""
+def tile_options(m: int, element_size: int, is_whole: bool) -> dict[str, int]:
+    """Tile and launch options for m rows. is_whole: see `whole`."""
     if m > FEW:
+        if is_whole and element_size == 2:
+            return {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3}
         return {"BM": 128, "BN": 128, "BK": 32, "num_warps": 8, "num_stages": 3}
     bm = max(16, triton.next_power_of_2(m))
-    bk = (256 if bm == 16 else 128) // element_size
+    bk = (256 if is_whole or bm == 16 else 128) // element_size
     return {"BM": bm, "BN": 32, "BK": bk, "num_warps": 4, "num_stages": 4}
 
 
@@ -101,7 +103,8 @@ def linear_act(
                 wide_product(rows, weight), dense_bias, out, n, blocks, BLOCK=block, **shared
             )
             return out
-        options = tile_options(m, x.element_size())
+        is_whole = whole(n, k, rows.stride(0), weight.stride(0))
+        options = tile_options(m, x.element_size(), is_whole)
         linear_act_kernel[(triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)](
             *(rows, weight, dense_bias, out, m, n, k, rows.stride(0), weight.stride(0)),
             **shared,
@@ -117,7 +120,7 @@ def variants() -> list[Variant]:
     cases = (("*fp32", 16, "mish"), ("*fp16", 64, "gelu"), ("*bf16", 1 << 14, "silu"))
     found = []
     for pointer, m, activation in cases:
-        options = tile_options(m, 4 if pointer == "*fp32" else 2)
+        options = tile_options(m, 4 if pointer == "*fp32" else 2, is_whole=False)
         warps = options.pop("num_warps")
         del options["num_stages"]
         types = dict.fromkeys(names, pointer) | sizes

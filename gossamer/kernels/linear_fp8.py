@@ -81,13 +81,14 @@ def _by_torch(
     plain = x.is_contiguous() and weight.is_contiguous() and n % 16 == 0 and k % 16 == 0
     if capability < (8, 9) or dtype is not torch.bfloat16 or not plain:
         return None
-    by_rows = x_scale.shape[-1] == 1 and tuple(weight_scale.shape) in ((n, 1), (1,))
-    if by_rows:
+    if x_scale.numel() == 1 and weight_scale.numel() == 1:
+        scales = x_scale.reshape(()), weight_scale.reshape(())
+        return torch._scaled_mm(x, weight.T, scales[0], scales[1], out_dtype=dtype)
+    if x_scale.shape[-1] == 1 and tuple(weight_scale.shape) in ((n, 1), (1,)):
         a_scale = x_scale.reshape(-1, 1).expand(m, 1).contiguous()
         b_scale = weight_scale.reshape(1, -1).expand(1, n).contiguous()
-        return torch._scaled_mm(
-            x, weight.T, a_scale, b_scale, out_dtype=dtype, use_fast_accum=False
-        )
+        # As our kernel adds up; the other way takes 41 us for 16 rows instead of 26.
+        return torch._scaled_mm(x, weight.T, a_scale, b_scale, out_dtype=dtype, use_fast_accum=True)
     whole = k % GROUP == 0 and n % GROUP == 0 and m % 8 == 0 and capability == (9, 0)
     blocks = (m, k // GROUP), (n // GROUP, k // GROUP)
     shapes = tuple(x_scale.reshape(-1, x_scale.shape[-1]).shape), tuple(weight_scale.shape)

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gossamer.kernels.linear_act import FEW, rows_of
-from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place
+from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place, whole
 from gossamer.kernels.variants import Variant
 
 
@@ -30,12 +30,15 @@ def linear_int8_kernel(
     store_tile(c_ptr, add_columns(values, bias_ptr, columns, n, HAS_BIAS), rows, columns, m, n)
 
 
-def _tile(m: int) -> dict[str, int]:
-    """Tile and launch options for m rows: the largest that no odd size spills with."""
+def _tile(m: int, is_whole: bool) -> dict[str, int]:
+    """Tile and launch options for m rows. is_whole: see `whole`."""
+    if m > FEW and is_whole:
+        return {"BM": 128, "BN": 256, "BK": 128, "num_warps": 8, "num_stages": 3}
     if m > FEW:
         return {"BM": 64, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
     bm = max(16, triton.next_power_of_2(m))
-    return {"BM": bm, "BN": 32, "BK": 256 if bm == 16 else 64, "num_warps": 4, "num_stages": 4}
+    bk = 256 if bm == 16 else 128 if is_whole else 64
+    return {"BM": bm, "BN": 32, "BK": bk, "num_warps": 4, "num_stages": 4}
 
 
 def linear_int8(
@@ -52,7 +55,7 @@ def linear_int8(
         return out
     rows, (n, k) = rows_of(x), weight.shape
     m = rows.shape[0]
-    options = _tile(m)
+    options = _tile(m, whole(n, k, rows.stride(0), weight.stride(0)))
     grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
     with torch.cuda.device_of(x):
         linear_int8_kernel[grid](
@@ -70,7 +73,7 @@ def variants() -> list[Variant]:
     names = {"a_ptr": "*i8", "a_scale_ptr": "*fp32", "b_ptr": "*i8", "b_scale_ptr": "*fp32"}
     found = []
     for pointer, m in (("*bf16", 16), ("*fp16", 1 << 14)):
-        options = _tile(m)
+        options = _tile(m, is_whole=False)
         warps = options.pop("num_warps")
         del options["num_stages"]
         types = names | {"bias_ptr": pointer, "c_ptr": pointer} | sizes

@@ -3,6 +3,15 @@
 import triton
 import triton.language as tl
 
+
+def whole(*sizes: int) -> bool:
+    """Whether sizes and strides are multiples of 16, which Triton then knows.
+
+    Loads are wide there, and larger tiles fit in registers that would spill otherwise.
+    """
+    return all(size % 16 == 0 for size in sizes)
+
+
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 

@@ -1,5 +1,7 @@
 """Triton kernel of gossamer.ops.quantize_int8."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -18,7 +20,10 @@ def scale_of(largest, poison, LIMIT: tl.constexpr):
 
 @triton.jit
 def rounded(x):
-    """To the nearest integer, ties to even: |x| below 2^22."""
+    """To the nearest integer, ties to even: |x| below 2^22, a product that was rounded itself.
+
+    So kernels are launched with enable_fp_fusion=False.
+    """
     return (x + 12582912.0) - 12582912.0
 
 
@@ -56,7 +61,7 @@ def quantize_int8_kernel_wide(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: t
     tl.store(scale_ptr + row, scale)
 
 
-def _plan(width: int) -> tuple[object, dict[str, int]]:
+def _plan(width: int) -> tuple[Any, dict[str, int]]:
     """The kernel for rows of this width and its launch options."""
     if width > MAX_BLOCK:
         return quantize_int8_kernel_wide, {"BLOCK": 4096, "num_warps": 8}
@@ -78,7 +83,9 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(x):
         for start in range(0, rows.shape[0], MAX_ELEMENTS):
             part = [t[start : start + MAX_ELEMENTS] for t in parts]
-            kernel[(part[0].shape[0],)](*part, width, rows.stride(0), **options)  # type: ignore[index]
+            kernel[(part[0].shape[0],)](
+                *part, width, rows.stride(0), **options, enable_fp_fusion=False
+            )
     return q, scale
 
 

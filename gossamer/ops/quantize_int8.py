@@ -38,7 +38,9 @@ def check_scales(op: str, scale: Tensor) -> None:
 
 def scale_of(largest: Tensor, limit: float) -> Tensor:
     """Float32 scales for these largest magnitudes."""
-    return torch.where(largest == 0, torch.ones_like(largest), largest / limit)
+    # By a tensor: on a GPU, torch would multiply by the rounded inverse of a number.
+    scale = largest / torch.full_like(largest, limit)
+    return torch.where(largest == 0, torch.ones_like(largest), scale)
 
 
 def _reference(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,9 +63,10 @@ GOSSAMER_INLINE void store_box(const CUtensorMap& map, int column, int row, uint
                    reinterpret_cast<uint64_t>(&map)),
                "r"(column), "r"(row), "r"(from)
                : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until at most `Pending` of this thread's stores still read shared memory.
+// Closes a group of this thread's stores, which may be empty.
+GOSSAMER_INLINE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until at most `Pending` groups of this thread's stores still read shared memory.
 template <int Pending>
 GOSSAMER_INLINE void wait_store_reads() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
