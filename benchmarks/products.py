@@ -34,7 +34,7 @@ def heat(seconds: float = 2.0) -> None:
         torch.cuda.synchronize()
 
 
-def by_turns(calls: Mapping[str, Callable[[], object]], rounds: int = 9) -> dict[str, float]:
+def by_turns(calls: Mapping[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
     """Median milliseconds of each call, taken by turns.
 
     A GPU at its power limit slows down by 10% in seconds: whoever came later would pay for it.
