@@ -19,12 +19,12 @@ def scale_of(largest, poison, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def rounded(x):
-    """To the nearest integer, ties to even: |x| below 2^22, a product that was rounded itself.
+def code_of(x):
+    """x, |x| up to 127, rounded to nearest even: it is then in the lowest bits of 1.5 * 2^23 + x.
 
-    So kernels are launched with enable_fp_fusion=False.
+    x is a product that must have been rounded itself: launch with enable_fp_fusion=False.
     """
-    return (x + 12582912.0) - 12582912.0
+    return ((x + 12582912.0).to(tl.int32, bitcast=True) & 0xFF).to(tl.int8)
 
 
 @triton.jit
@@ -35,8 +35,8 @@ def quantize_int8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.con
     inside = columns < width
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 127.0)
-    q = rounded(x * tl.div_rn(1.0, scale))
-    tl.store(q_ptr + row * width + columns, q.to(tl.int8), mask=inside)
+    q = code_of(x * tl.div_rn(1.0, scale))
+    tl.store(q_ptr + row * width + columns, q, mask=inside)
     tl.store(scale_ptr + row, scale)
 
 
@@ -57,7 +57,7 @@ def quantize_int8_kernel_wide(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: t
         columns = base + tl.arange(0, BLOCK)
         inside = columns < width
         x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-        tl.store(q_ptr + row * width + columns, rounded(x * inverse).to(tl.int8), mask=inside)
+        tl.store(q_ptr + row * width + columns, code_of(x * inverse), mask=inside)
     tl.store(scale_ptr + row, scale)
 
 

@@ -48,7 +48,7 @@ def _reference(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[-1] == 0:
         return x.new_empty(x.shape, dtype=torch.int8), wide.new_ones((*x.shape[:-1], 1))
     scale = scale_of(wide.abs().amax(-1, keepdim=True), LIMIT)
-    # Codes of a row that is not finite mean nothing: zeros, which every backend can make.
+    # Codes of a row that is not finite mean nothing.
     codes = (wide * (1 / scale)).round().nan_to_num(0.0, 0.0, 0.0)
     return codes.to(torch.int8).contiguous(), scale.contiguous()
 
