@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks.products import LLAMA_1B, LLAMA_8B, SMOLLM2, TOLERANCE, matrix
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.ops.checks import FLOAT_DTYPES
 
 
 def _eager(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def _case(rows: int, size: tuple[int, int], dtypes: tuple[torch.dtype, ...]) -> 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     if quick:
-        yield _case(4, SMOLLM2, (torch.float32, torch.bfloat16))
+        yield _case(4, SMOLLM2, FLOAT_DTYPES)
         return
     if device == "cpu":
         for size in (SMOLLM2, LLAMA_1B):

@@ -12,7 +12,8 @@ from gossamer.ops.linear_fp8 import expand_scale
 
 Args = tuple[Tensor, Tensor, Tensor, Tensor, None, torch.dtype]
 Quantize = Callable[[Tensor], tuple[Tensor, Tensor]]
-TOLERANCE = {torch.bfloat16: 8e-3}  # eager's operands are rounded to bfloat16
+# Eager's operands are rounded to bfloat16. In float16, codes of 8 bits and their sums lose nothing.
+TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 def _wide(codes: Tensor, scale: Tensor) -> Tensor:
@@ -46,6 +47,7 @@ def case(
     of_weight: Quantize,
     variant: str,
     peers: dict[str, Callable[..., Callable[[], Tensor]]],
+    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,),
 ) -> Case:
     """x [rows, k] times weight [n, k], quantized before the call."""
     rows, n, k = shape
@@ -62,5 +64,5 @@ def case(
         bytes=lambda x, xs, weight, ws, *_: tensor_bytes(x, xs, weight, ws) + 2 * rows * n,
         flops=2 * rows * n * k,
         variant=variant,
-        dtypes=(torch.bfloat16,),
+        dtypes=dtypes,
     )

@@ -11,6 +11,7 @@ from benchmarks.linear_8bit import TOLERANCE, case, oracle, supported
 from benchmarks.products import heat
 from gossamer.bench.suite import Case, Suite, main
 from gossamer.ops import quantize_fp8
+from gossamer.ops.checks import FLOAT_DTYPES
 
 # Of x and of weight.
 WAYS = {"row": ("row", "row"), "tensor": ("tensor", "tensor"), "block": ("group", "block")}
@@ -19,21 +20,23 @@ WAYS = {"row": ("row", "row"), "tensor": ("tensor", "tensor"), "block": ("group"
 def _scaled_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
     if xs.numel() == 1:
         xs, ws = xs[0], ws[0]
-    elif xs.shape[-1] > 1:
-        xs = xs.T.contiguous().T
-    multiply = partial(torch._scaled_mm, x, weight.T, xs, ws.T, out_dtype=torch.bfloat16)
+    else:
+        xs, ws = xs.T.contiguous().T, ws.T
+    multiply = partial(torch._scaled_mm, x, weight.T, xs, ws, out_dtype=torch.bfloat16)
     return supported(multiply)
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    shapes = [(4, 960, 576)] if quick or device == "cpu" else []
-    if not shapes:
+    shapes = [(4, 960, 576)]
+    dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES
+    if not quick and device == "cuda":
         heat()
+        dtypes = (torch.bfloat16,)
         shapes = [(m, 8192, 8192) for m in (16, 256, 2048, 8192)]
     for shape in shapes:
         for variant, ways in WAYS.items():
             of_x, of_weight = (partial(quantize_fp8, granularity=way) for way in ways)
-            yield case(shape, of_x, of_weight, variant, {"torch._scaled_mm": _scaled_mm})
+            yield case(shape, of_x, of_weight, variant, {"torch._scaled_mm": _scaled_mm}, dtypes)
 
 
 SUITE = Suite("linear_fp8", _cases, oracle=oracle, tolerance=TOLERANCE)

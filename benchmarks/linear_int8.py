@@ -10,6 +10,7 @@ from benchmarks.linear_8bit import TOLERANCE, case, oracle, supported
 from benchmarks.products import heat
 from gossamer.bench.suite import Case, Suite, main
 from gossamer.ops import quantize_int8
+from gossamer.ops.checks import FLOAT_DTYPES
 
 
 def _int_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
@@ -22,12 +23,14 @@ def _int_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Calla
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    shapes = [(4, 960, 576)] if quick or device == "cpu" else []
-    if not shapes:
+    shapes = [(4, 960, 576)]
+    dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES
+    if not quick and device == "cuda":
         heat()
+        dtypes = (torch.bfloat16,)
         shapes = [(m, 8192, 8192) for m in (16, 64, 256, 2048, 8192)]
     for shape in shapes:
-        yield case(shape, quantize_int8, quantize_int8, "", {"torch._int_mm": _int_mm})
+        yield case(shape, quantize_int8, quantize_int8, "", {"torch._int_mm": _int_mm}, dtypes)
 
 
 SUITE = Suite("linear_int8", _cases, oracle=oracle, tolerance=TOLERANCE)

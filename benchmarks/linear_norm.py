@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from benchmarks.products import LLAMA_1B, LLAMA_8B, SMOLLM2, TOLERANCE, matrix
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.ops.checks import FLOAT_DTYPES
 
 
 def _eager(
@@ -42,7 +43,7 @@ def _case(rows: int, k: int, n: int, norm: str, dtypes: tuple[torch.dtype, ...])
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     both = (torch.float32, torch.bfloat16)
     if quick:
-        yield _case(4, 576, 576, "rms", both)
+        yield _case(4, 576, 576, "rms", FLOAT_DTYPES)
         return
     if device == "cpu":
         for k, hidden in (SMOLLM2, LLAMA_1B):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 from gossamer.ops import OPS
+from gossamer.ops.checks import FLOAT_DTYPES
 from gossamer.ops.quantize_fp8 import GRANULARITIES, scale_shape
 
 Pair = tuple[Tensor, Tensor]
@@ -22,7 +23,7 @@ def _bytes_of(call: Callable[..., Pair]) -> Callable[..., Pair]:
     return compared
 
 
-def _case(rows: int, k: int, granularity: str) -> Case:
+def _case(rows: int, k: int, granularity: str, dtypes: tuple[torch.dtype, ...]) -> Case:
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, str]:
         return torch.randn(rows, k, dtype=dtype, device=device), granularity
 
@@ -39,7 +40,7 @@ def _case(rows: int, k: int, granularity: str) -> Case:
         flops=4 * rows * k,
         variant=granularity,
         wrap=_bytes_of,
-        dtypes=(torch.bfloat16,),
+        dtypes=dtypes,
     )
 
 
@@ -47,7 +48,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
     shapes = [(16, 4096), (2048, 4096), (16_384, 8192)]
     for rows, k in [(32, 1024)] if quick else shapes[:2] if device == "cpu" else shapes:
         for granularity in GRANULARITIES:
-            yield _case(rows, k, granularity)
+            yield _case(rows, k, granularity, FLOAT_DTYPES if quick else (torch.bfloat16,))
 
 
 SUITE = Suite("quantize_fp8", _cases, oracle=_bytes_of(OPS["quantize_fp8"].reference))

@@ -24,7 +24,6 @@ def _case(rows: int, k: int) -> Case:
         peers={"eager": _eager},
         bytes=lambda x: tensor_bytes(x) + x.numel() + 4 * rows,
         flops=4 * rows * k,
-        dtypes=(torch.float32, torch.bfloat16),
     )
 
 

@@ -79,7 +79,7 @@ def _by_torch(
     (m, k), n = x.shape, weight.shape[0]
     capability = torch.cuda.get_device_capability(x.device) if x.is_cuda else (0, 0)
     plain = x.is_contiguous() and weight.is_contiguous() and n % 16 == 0 and k % 16 == 0
-    if capability < (8, 9) or dtype is not torch.bfloat16 or not plain:
+    if capability < (9, 0) or dtype is not torch.bfloat16 or not plain:
         return None
     if x_scale.numel() == 1 and weight_scale.numel() == 1:
         scales = x_scale.reshape(()), weight_scale.reshape(())

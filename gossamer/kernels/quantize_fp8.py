@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gossamer.kernels.quantize_int8 import scale_of
 from gossamer.kernels.variants import POINTERS, Variant
-from gossamer.ops.quantize_fp8 import scale_shape
 
 GROUP = 128  # elements that share a scale, and rows of a block
 BLOCK_ROWS = 32  # rows of a block that are in registers at a time
@@ -194,14 +193,23 @@ def _blocks(rows: Tensor, q: Tensor, scale: Tensor) -> None:
     )  # fmt: skip
 
 
+def _shape(x: Tensor, granularity: str) -> tuple[int, ...]:
+    """Of the scales."""
+    groups = triton.cdiv(x.shape[-1], GROUP)
+    if granularity == "tensor":
+        return (1,)
+    if granularity == "block":
+        return triton.cdiv(x.shape[0], GROUP), groups
+    return *x.shape[:-1], groups if granularity == "group" else 1
+
+
 _WAYS = {"tensor": _tensor, "row": _rows, "group": _groups, "block": _blocks}
 
 
 def quantize_fp8(x: Tensor, granularity: str = "row") -> tuple[Tensor, Tensor]:
     """The launcher; arguments are those of the op, already checked."""
     q = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
-    shape = scale_shape(x, granularity)
-    scale = torch.empty(shape, dtype=torch.float32, device=x.device)
+    scale = torch.empty(_shape(x, granularity), dtype=torch.float32, device=x.device)
     if x.numel() == 0:
         return q, scale.fill_(1.0)
     rows = x.reshape(-1, x.shape[-1])

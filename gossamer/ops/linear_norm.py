@@ -113,8 +113,10 @@ _op = Op(
     check=_check,
     fake=_fake,
     example=lambda make: (
-        *(make(3, 40), make(24, 40), make(3, 24), make(24), make(24), make(24), "rms", 1e-6),
+        *(make(3, 40), make(24, 40) / 6, make(3, 24), make(24), make(24), make(24), "rms", 1e-6),
     ),
+    # Of results of the size of 1; on a GPU the product is rounded before the sum.
+    tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
     native_backends=("cpu",),
     triton="gossamer.kernels.linear_norm:linear_norm",
 )

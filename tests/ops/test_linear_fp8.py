@@ -100,8 +100,7 @@ PAIRS = [(a, b) for a in ("tensor", "row", "group") for b in ("tensor", "row", "
 @pytest.mark.parametrize(("op", "backend", "device"), RUNS)
 def test_agrees_with_the_oracle(op, backend, device, scales):
     interpreted = backend == "triton" and device == "cpu"
-    # cuBLAS adds up in float32, but for what tensor cores lose in 128 products.
-    lost = 2**-20 if device == "cpu" else 2**-12
+    lost = 2**-20 if device == "cpu" else 2**-10  # see test_tiles_of_the_cuda_kernel
     for dtype in FLOAT_DTYPES[:1] if interpreted else FLOAT_DTYPES:
         for shape in ((1, 1, 1), (5, 140, 33), (70, 16, 272), (8, 128, 256)):
             check(shape, device, backend, dtype, scales, shape[0] == 5, lost)
