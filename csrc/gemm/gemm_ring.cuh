@@ -1,0 +1,83 @@
+// The stages of a CTA in shared memory, and the thread that fills them.
+#pragma once
+
+#include "gemm/gemm_finish.cuh"
+#include "gemm/wgmma.cuh"
+
+namespace gossamer::cuda {
+
+template <class InputType, class FinishType, Sharing S>
+struct GemmTraits {
+  using Input = InputType;
+  using Finish = FinishType;
+  static constexpr Sharing kSharing = S;
+  static constexpr int kTileM = 128, kTileN = S == Sharing::rows ? 256 : 128, kTileK = 128 / sizeof(Input);
+  static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kStages = (192 << 10) / kStageBytes;
+  static constexpr int kWarpgroups = 2, kThreads = 128 * (1 + kWarpgroups), kCluster = 2;
+  static constexpr int kSums = 128;  // of a thread; for `blocked` two sets, used by turns
+  static constexpr int kReaders = S == Sharing::tiles ? 1 : kWarpgroups;  // of a stage, in a CTA
+  static constexpr int kPieceBytes = 64 * 128,
+                       kPieces = (S == Sharing::blocked ? 64 : kSums) / 32;  // of 64 x 64 results
+  static constexpr int kStaging = kStages * kStageBytes;                     // where things lie
+  static constexpr int kColumns = kStaging + kWarpgroups * 2 * kPieceBytes;
+  static constexpr int kBarriers = kColumns + kWarpgroups * kTileN * 4;
+  static constexpr int kSharedBytes = kBarriers + 16 * kStages;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// A place in the ring of stages.
+template <class Traits>
+struct RingPlace {
+  int stage = 0, parity = 0;
+  uint32_t shared;
+
+  __device__ __forceinline__ explicit RingPlace(uint32_t shared) : shared(shared) {}
+  __device__ __forceinline__ uint32_t full() const { return shared + Traits::kBarriers + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * Traits::kStages; }
+  __device__ __forceinline__ uint32_t a() const { return shared + stage * Traits::kStageBytes; }
+  __device__ __forceinline__ uint32_t b() const { return a() + Traits::kBytesA; }
+  __device__ __forceinline__ void next() {
+    if (++stage == Traits::kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void skip(int steps) {
+    const int to = stage + steps, rounds = to / Traits::kStages;
+    stage = to - rounds * Traits::kStages;
+    parity ^= rounds & 1;
+  }
+};
+
+template <class Traits>
+GOSSAMER_INLINE void prepare(const GemmWork& w, uint32_t shared) {
+  if (threadIdx.x == 0) {
+    hopper::prefetch_map(w.a), hopper::prefetch_map(w.b), hopper::prefetch_map(w.c);
+    const uint32_t barriers = shared + Traits::kBarriers;
+    for (int i = 0; i < Traits::kStages; ++i) {
+      hopper::barrier_init(barriers + 8 * i, 1);
+      hopper::barrier_init(barriers + 8 * (Traits::kStages + i), Traits::kReaders * Traits::kCluster);
+    }
+    hopper::barriers_ready();
+  }
+  hopper::cluster_sync();
+}
+
+template <class Traits>
+GOSSAMER_INLINE void produce(const GemmWork& w, uint32_t shared, int rank) {
+  constexpr int kHalf = Traits::kTileN / 2;
+  RingPlace<Traits> ring(shared);
+  for (int t = blockIdx.x / 2; t < w.tile_rows * w.tile_columns; t += gridDim.x / 2) {
+    const TileOrder tile(w, t);
+    const int row = (2 * tile.row + rank) * Traits::kTileM, column = tile.column * Traits::kTileN + rank * kHalf;
+    for (int k = 0; k < w.k_steps; ++k, ring.next()) {
+      hopper::barrier_wait(ring.empty(), ring.parity ^ 1);
+      hopper::barrier_expect(ring.full(), Traits::kStageBytes);
+      hopper::load_box(ring.a(), w.a, k * Traits::kTileK, row, ring.full());
+      hopper::load_box_to(3, ring.b() + rank * kHalf * 128, w.b, k * Traits::kTileK, column, ring.full());
+    }
+  }
+}
+
+#endif
+
+}  // namespace gossamer::cuda
