@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "gossamer/math/activation.h"
 #include "gossamer/strided.h"
+#include "gossamer/torch/activation.h"
 #include "gossamer/torch/rows.h"
 #include "gossamer/torch/tensor.h"
 
@@ -13,21 +13,6 @@ namespace gossamer {
 
 Tensor bias_act_cpu(const Tensor& x, std::optional<Tensor> bias, std::string activation);
 Tensor bias_act_cuda(const Tensor& x, std::optional<Tensor> bias, std::string activation);
-
-// The names of gossamer/ops/activations.py.
-inline Activation parse_activation(const char* op, const std::string& name) {
-  constexpr struct {
-    const char* name;
-    Activation activation;
-  } known[] = {{"gelu", Activation::gelu},  {"gelu_tanh", Activation::gelu_tanh}, {"silu", Activation::silu},
-               {"swish", Activation::silu}, {"mish", Activation::mish},           {"relu2", Activation::relu2},
-               {"relu", Activation::relu}};
-  for (const auto& k : known) {
-    if (name == k.name) return k.activation;
-  }
-  STD_TORCH_CHECK(false, op, ": unknown activation ", name.c_str());
-  return Activation::gelu;
-}
 
 // A checked call: rows of x, the bias as the same row for all of them, a contiguous result.
 struct BiasActCall {

@@ -2,7 +2,7 @@
 // tenth of their rounding where results are not tiny.
 #pragma once
 
-#include "gemm/activation.h"
+#include "gossamer/activation.h"
 #include "gossamer/cuda/fast_math.cuh"
 #include "gossamer/math/gelu.h"
 #include "gossamer/math/silu.h"

@@ -1,8 +1,8 @@
 #include "linear.kernel.h"
 
-#include "activate.kernel.h"
 #include "dot.kernel.h"
 #include "fold.kernel.h"
+#include "gossamer/cpu/activation.h"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "activation.h"
+#include "gossamer/activation.h"
 #include "gossamer/common.h"
 #include "gossamer/cpu/isa.h"
 

@@ -8,7 +8,7 @@ Tensor linear_act_cpu(const Tensor& x, const Tensor& weight, const std::optional
                       std::string activation) {
   check_linear_act(x, weight, bias);
   Ending ending;
-  ending.activation = activation_of(activation, "linear_act");
+  ending.activation = parse_activation("linear_act", activation);
   return finished_product(x, weight, bias, ending);
 }
 

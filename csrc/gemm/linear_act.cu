@@ -41,7 +41,7 @@ void launch(Gemm& gemm, Sharing sharing, Activation activation) {
 Tensor linear_act_cuda(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
                        std::string activation) {
   check_linear_act(x, weight, bias);
-  const Activation last = activation_of(activation, kOp);
+  const Activation last = parse_activation(kOp, activation);
   const DType dtype = dtype_of(x, kOp, "x");
   const cuda::DeviceGuard guard(x.get_device_index());
   if (dtype == DType::f32 || !takes(x, weight)) return call_triton("gossamer::linear_act", x, weight, bias, activation);

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "gemm/activation.h"
+#include "gossamer/torch/activation.h"
 #include "gossamer/torch/rows.h"
 
 namespace gossamer {
@@ -21,16 +21,6 @@ inline void check_bias(const std::optional<Tensor>& bias, const Tensor& like, in
   if (!bias) return;
   check_matches(*bias, like, op, name);
   STD_TORCH_CHECK(bias->dim() == 1 && bias->size(0) == n, op, ": ", name, " must have one number for each column");
-}
-
-inline Activation activation_of(const std::string& name, const char* op) {
-  if (name == "gelu") return Activation::gelu;
-  if (name == "gelu_tanh") return Activation::gelu_tanh;
-  if (name == "silu" || name == "swish") return Activation::silu;
-  if (name == "mish") return Activation::mish;
-  if (name == "relu2") return Activation::relu2;
-  STD_TORCH_CHECK(name == "relu", op, ": unknown activation ", name);
-  return Activation::relu;
 }
 
 // Contiguous, or nothing.

@@ -36,7 +36,7 @@ Tensor gemm_chain_cpu(const Tensor& x, const Tensor& w1, const Tensor& w2, const
   check_bias(b1, x, w1.size(0), op, "b1");
   check_bias(b2, x, w2.size(0), op, "b2");
   Ending ending;
-  ending.activation = activation_of(activation, op);
+  ending.activation = parse_activation(op, activation);
   return finished_product(finished_product(x, w1, b1, ending), w2, b2, {});
 }
 
@@ -52,7 +52,7 @@ Tensor gated_mlp_cpu(const Tensor& x, const Tensor& gate_up, const Tensor& down,
   STD_TORCH_CHECK(activation == "silu" || activation == "gelu" || activation == "gelu_tanh", op,
                   ": activation must be silu, gelu or gelu_tanh");
   Ending ending;
-  ending.activation = activation_of(activation, op);
+  ending.activation = parse_activation(op, activation);
   // `up` first, so that what goes through the activation is multiplied before it is rounded.
   ending.factor = finished_product(x, part(gate_up, hidden, hidden), part(gate_up_bias, hidden, hidden), {});
   const Tensor h = finished_product(x, part(gate_up, 0, hidden), part(gate_up_bias, 0, hidden), ending);

@@ -16,5 +16,12 @@ GOSSAMER_INLINE F32 activate(F32 x, T) {
   }
 }
 
+// The same in float32, where the choice is known only now.
+GOSSAMER_INLINE F32 activate(Activation activation, F32 x) {
+  F32 result = x;
+  for_activation(activation, [&](auto choice) { result = activate<decltype(choice)::value>(x, float{}); });
+  return result;
+}
+
 }  // namespace
 }  // namespace gossamer

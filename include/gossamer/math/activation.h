@@ -2,12 +2,11 @@
 // right for infinity, and Fit one of its tails.
 #pragma once
 
+#include "gossamer/activation.h"
 #include "gossamer/math/gelu.h"
 #include "gossamer/math/silu.h"
 
 namespace gossamer {
-
-enum class Activation { gelu, gelu_tanh, silu, mish, relu2, relu };
 
 namespace math {
 namespace {
@@ -47,10 +46,12 @@ struct ActivationIs {
   static constexpr Activation value = A;
 };
 
-// Calls `f` with an ActivationIs, so that the choice is made once and not for each element.
+// Calls `f` with an ActivationIs, so that the choice is made once and not for each element; not at all for none.
 template <class F>
 void for_activation(Activation activation, const F& f) {
   switch (activation) {
+    case Activation::none:
+      return;
     case Activation::gelu:
       return f(ActivationIs<Activation::gelu>{});
     case Activation::gelu_tanh:

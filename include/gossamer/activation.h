@@ -1,4 +1,4 @@
-// The activations that products end with. Names as in gossamer/ops/activations.py.
+// The activation functions that ops know by name (gossamer/ops/activations.py); none: where an op may do without one.
 #pragma once
 
 namespace gossamer {
