@@ -14,7 +14,7 @@ FLOORS = [
     {"ops"},
     {"bench", "kv", "masks"},
     {"kit"},
-    {"attention"},
+    {"attention", "layers"},
     {"diagnosis", "models"},
     {"engine"},
     {"integrations"},

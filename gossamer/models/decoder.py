@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gossamer.layers import GatedMLP, RMSNorm, RotaryEmbedding
 from gossamer.models.config import ModelConfig
-from gossamer.models.rope import rope_tables
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import fused_residual_rmsnorm, linear, rope, silu_mul
+from gossamer.ops import linear, rmsnorm_rope
 
 # attend(layer, q [T, Hq, D], k [T, Hk, D], v [T, Hk, D]) -> [T, Hq, D] or [T, Hq * D].
 # q and k are after RoPE; scaling (1 / sqrt(D)), causality and sliding windows are its own job.
@@ -37,29 +37,33 @@ class Decoder:
         self.config, self.weights, self.max_len = config, weights, max_len
         self.shard = shard or Shard()
         self.dtype, self.device = weights.norm.dtype, weights.norm.device
-        self._cos, self._sin = rope_tables(config.inv_freq, config.rope_scale, max_len, self.device)
+        self._rotary = RotaryEmbedding(
+            config.inv_freq, max_len, scale=config.rope_scale, device=self.device
+        )
+        self._norms = [self._norm(layer.attention_norm) for layer in weights.layers]
+        self._mlp_norms = [self._norm(layer.mlp_norm) for layer in weights.layers]
+        self._mlps = [_mlp(layer) for layer in weights.layers]
+        self._last_norm = self._norm(weights.norm)
         self._query_heads = config.query_heads // self.shard.size
         self._roped_heads = self._query_heads + config.kv_heads // self.shard.size
         self._all_heads = self._roped_heads + config.kv_heads // self.shard.size
         self._zero = torch.zeros((), dtype=self.dtype, device=self.device)
-        self._ones = torch.ones(config.head_dim, dtype=self.dtype, device=self.device)
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, hidden] after the final norm, of tokens [T] at positions [T] (int64).
 
         Tokens may be of several sequences: only `attend` knows which belong together.
         """
-        weights, eps = self.weights, self.config.norm_eps
         # Each norm adds what the block before it made; before the first one, that is nothing.
-        delta = F.embedding(ids, weights.embedding)
+        delta = F.embedding(ids, self.weights.embedding)
         residual = self._zero.expand_as(delta)
-        for index, layer in enumerate(weights.layers):
-            x, residual = fused_residual_rmsnorm(delta, residual, layer.attention_norm, eps)
+        for index, layer in enumerate(self.weights.layers):
+            x, residual = self._norms[index](delta, residual)
             delta = self._attention(index, layer, x, positions, attend)
-            x, residual = fused_residual_rmsnorm(delta, residual, layer.mlp_norm, eps)
-            x = silu_mul(_linear(x, layer.gate_up, layer.gate_up_bias))
-            delta = self.shard.reduce(_linear(x, layer.down, layer.down_bias))
-        return fused_residual_rmsnorm(delta, residual, weights.norm, eps)[0]
+            x, residual = self._mlp_norms[index](delta, residual)
+            delta = self.shard.reduce(self._mlps[index](x))
+        hidden: Tensor = self._last_norm(delta, residual)[0]
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
@@ -72,16 +76,22 @@ class Decoder:
         queries, roped = self._query_heads, self._roped_heads
         qkv = _linear(x, layer.qkv, layer.qkv_bias).view(tokens, self._all_heads, dims)
         turned = qkv[:, :roped]  # q and k are neighbours: one norm, one rotation
-        if layer.qk_norm is not None:
-            # Rounded before the product with the weights, as transformers does.
-            none = self._zero.expand_as(turned)
-            normed, _ = fused_residual_rmsnorm(turned, none, self._ones, self.config.norm_eps)
-            turned = normed * layer.qk_norm
-        turned = rope(turned, positions, self._cos, self._sin)
+        if layer.qk_norm is None:
+            turned = self._rotary.rotate(turned, positions)
+        else:
+            rotary, eps = self._rotary, self.config.norm_eps
+            turned = rmsnorm_rope(turned, layer.qk_norm, positions, rotary.cos, rotary.sin, eps)
         out = attend(index, turned[:, :queries], turned[:, queries:], qkv[:, roped:])
         return self.shard.reduce(
             _linear(out.reshape(tokens, queries * dims), layer.o, layer.o_bias)
         )
+
+    def _norm(self, weight: Tensor) -> RMSNorm:
+        return RMSNorm.with_weight(weight, self.config.norm_eps)
+
+
+def _mlp(layer: LayerWeights) -> GatedMLP:
+    return GatedMLP.with_weights(layer.gate_up, layer.down, layer.gate_up_bias, layer.down_bias)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,10 +1,9 @@
-"""Rotary embeddings: a model's frequencies from its config, and tables of cosines and sines."""
+"""Rotary embeddings: a model's frequencies from its config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gossamer.kv.extras import import_extra
 
@@ -47,16 +46,3 @@ def rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], flo
     if inv_freq.shape != (head_dim // 2,) or not bool(inv_freq.isfinite().all()):
         raise ValueError(f"rope_parameters {dict(parameters)}: not {head_dim // 2} frequencies")
     return tuple(inv_freq.tolist()), float(scale)
-
-
-def rope_tables(
-    inv_freq: Sequence[float], scale: float, positions: int, device: torch.device | str
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, float32 [positions, len(inv_freq)], times `scale`.
-
-    Made on the CPU, so that all devices and ranks have the same; angles in float32, as
-    transformers has them.
-    """
-    frequencies = torch.tensor(inv_freq, dtype=torch.float32)
-    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
-    return (angles.cos() * scale).to(device), (angles.sin() * scale).to(device)
