@@ -14,6 +14,7 @@ from benchmarks.markdown import shape_of, table
 from benchmarks.masked_regret import OP as MASKED
 from benchmarks.masked_report import headline as masked_table
 from benchmarks.masked_report import regret as regret_table
+from benchmarks.ops_report import fused_table, products_table
 from benchmarks.quality_report import chosen_table, peer_table, quality_table
 from benchmarks.transformers_report import transformers_table
 from gossamer.bench import Record, read_records
@@ -129,6 +130,8 @@ def updated(page: str, results: Path = RESULTS) -> str:
     """The page with fresh tables between its markers <!-- headline --> and <!-- /headline -->."""
     tables: dict[str, Callable[[], str]] = {
         "headline": partial(by_device, headline_table, results, files="fused_*"),
+        "fused": partial(by_device, fused_table, results, files="*rmsnorm"),
+        "products": partial(by_device, products_table, results, files="linear_*"),
         "losses": partial(by_device, loss_table, results),
         "kv": partial(by_device, kv_table, results, files="kv_*"),
         "quality": quality_table,
