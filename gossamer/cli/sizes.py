@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from gossamer.engine import Engine
-from gossamer.engine.kv_cache import DENSE_SHARE, PLAIN, rule_of
+from gossamer.engine.kv_cache import DENSE_SHARE, rule_of
 from gossamer.kv import Dense, KVConfig, KVShape, Side
+from gossamer.kv.layouts import PLAIN
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 SPARE = 2  # sequences' dense pages that the engine has beyond those of all that run

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from gossamer.engine.block_manager import CacheRule
 from gossamer.kv import KVConfig, KVShape
-from gossamer.kv.layouts import Dense, Side
+from gossamer.kv.layouts import PLAIN, Dense, Side
 from gossamer.kv.policies import CALIBRATED
 from gossamer.ops import kv_pack, kv_unpack
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 
-PLAIN = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 POLICIES = ("magnitude", *CALIBRATED)
 DENSE_SHARE = 4  # windows take at most one part in so many of the memory
 PREFIX_SHARE = 16  # and blocks that are kept dense for later prompts one part in so many

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+import torch
+
 from gossamer.kv.policies import POLICIES
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, VALUE_BITS, BlockFormat, valid_scales
@@ -10,6 +12,8 @@ from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, VALUE_BITS, BlockFormat, 
 BASES = ("none", "pca")
 GRAMMAR = "dense[:type[@scales]] or sparse:keep[:type[@scales]]"
 ALIASES = {"fp8": "fp8_e4m3"}
+# What models compute in, by the names of layouts.
+PLAIN = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True)

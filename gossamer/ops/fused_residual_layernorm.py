@@ -75,5 +75,7 @@ _op = Op(
     check=_check,
     fake=_fake,
     example=lambda make: (make(3, 40), make(3, 40), make(40), make(40), 1e-5, make(40)),
+    # Triton's interpreter truncates the sum to bfloat16; next to the mean that is a large part.
+    tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
     triton="gossamer.kernels.fused_residual_layernorm:fused_residual_layernorm",
 )

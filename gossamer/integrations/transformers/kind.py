@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from gossamer.engine.block_manager import CacheRule
-from gossamer.engine.kv_cache import PLAIN, rule_of
+from gossamer.engine.kv_cache import rule_of
 from gossamer.kv import KVConfig, KVShape
+from gossamer.kv.layouts import PLAIN
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from gossamer.engine.kv_cache import PLAIN
+from gossamer.kv.layouts import PLAIN
 from gossamer.kv.shape import KVShape
 from gossamer.ops.decode_checks import MAX_GROUP
 
