@@ -1,6 +1,7 @@
 """`gossamer check-op NAME`: is an op ready to ship?"""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,7 @@ def check_op(
     Needs a checkout: benchmarks and pages are not in a wheel. Exit code 0: all pass; 1: not all; 2:
     bad arguments.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it tells each start and end of a profile
     with one_line_errors():
         wanted = _wanted(names or [], every)
         if device not in ("auto", "cpu", "cuda"):
