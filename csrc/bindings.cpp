@@ -10,9 +10,11 @@
 #include "elementwise/gelu_mul.h"
 #include "elementwise/silu_mul.h"
 #include "gemm/linear.h"
+#include "gemm/linear_8bit.h"
 #include "gemm/linear_act.h"
 #include "gemm/linear_norm.h"
 #include "gemm/mlp.h"
+#include "gemm/quantize_int8.h"
 #include "gossamer/cpu/isa.h"
 #include "kv/kv_pack.h"
 #include "kv/kv_pages.h"
@@ -78,6 +80,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def(
       "masked_attention_rows(Tensor q, Tensor k, Tensor v, Tensor row_offsets, Tensor keys, Tensor? bias, int batch, "
       "int heads, float scale, float softcap) -> (Tensor, Tensor)");
+  m.def("quantize_int8(Tensor x) -> (Tensor, Tensor)");
   m.def("rmsnorm(Tensor x, Tensor weight, float eps=1e-06) -> Tensor");
   m.def(
       "rmsnorm_rope(Tensor x, Tensor weight, Tensor positions, Tensor cos, Tensor sin, float eps=1e-06, "
@@ -105,9 +108,11 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cpu));
   m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
   m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cpu));
+  m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cpu));
   m.impl("linear_norm", TORCH_BOX(&gossamer::linear_norm_cpu));
   m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cpu));
   m.impl("masked_attention_rows", TORCH_BOX(&gossamer::masked_attention_rows_cpu));
+  m.impl("quantize_int8", TORCH_BOX(&gossamer::quantize_int8_cpu));
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cpu));
   m.impl("rmsnorm_rope", TORCH_BOX(&gossamer::rmsnorm_rope_cpu));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cpu));

@@ -15,20 +15,20 @@ constexpr int lower_lane(int i) {
   return i / (2 * H) * (2 * H) + (i / H % 2) * kLanes + i % H;
 }
 
-template <int H, int... I>
-GOSSAMER_INLINE F32 fold_pair(F32 a, F32 b, std::integer_sequence<int, I...>) {
+template <int H, class V, int... I>
+GOSSAMER_INLINE V fold_pair(V a, V b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, lower_lane<H>(I)...) + __builtin_shufflevector(a, b, (lower_lane<H>(I) + H)...);
 }
 
 // Vectors First .. First + kLanes/H - 1, folded until sums of H lanes are left. Those from N on do not exist.
-template <int H, int First, int N>
-GOSSAMER_INLINE F32 fold(const F32 (&v)[N]) {
+template <int H, int First, class V, int N>
+GOSSAMER_INLINE V fold(const V (&v)[N]) {
   if constexpr (H == kLanes) {
     return v[First];
   } else {
     constexpr int second = First + kLanes / (2 * H);
-    const F32 a = fold<2 * H, First>(v);
-    const F32 b = fold<2 * H, (second < N ? second : First)>(v);
+    const V a = fold<2 * H, First>(v);
+    const V b = fold<2 * H, (second < N ? second : First)>(v);
     return fold_pair<H>(a, b, std::make_integer_sequence<int, kLanes>());
   }
 }

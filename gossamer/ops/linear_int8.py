@@ -91,6 +91,6 @@ _op = Op(
     check=_check,
     fake=_fake,
     example=_example,
-    native_backends=("cuda",),
+    native_backends=("cpu", "cuda"),
     triton="gossamer.kernels.linear_int8:linear_int8",
 )

@@ -69,6 +69,6 @@ _op = Op(
     check=_check,
     fake=_fake,
     example=lambda make: (make(3, 40),),
-    native_backends=(),
+    native_backends=("cpu",),
     triton="gossamer.kernels.quantize_int8:quantize_int8",
 )

@@ -1,0 +1,210 @@
+#include "linear_int8.kernel.h"
+
+#include "dot_int8.kernel.h"
+#include "fold.kernel.h"
+
+namespace gossamer {
+namespace {
+
+// A block is some rows of x times some rows of the weights, as in linear.kernel.cpp. Registers hold a sum for each
+// pair, a vector of each row of the weights, one of x and one of products.
+constexpr int kRegisters = kLanes == 16 ? 32 : 16;
+constexpr int kMaxRows = 4;
+constexpr int columns_for(int rows) {
+  const int most = (kRegisters - 2) / (rows + 1);
+  return most < 8 ? most : 8;
+}
+
+// Loops over registers are unrolled whole: an array that is indexed at run time lies in memory.
+#define GOSSAMER_UNROLL _Pragma("GCC unroll 32")
+
+template <class Dot_, int R_>
+struct Block {
+  using Dot = Dot_;
+  using X = typename Dot::X;
+  static constexpr int R = R_, C = columns_for(R), step = Dot::step;
+  static constexpr int line = 64;
+
+  I32 sums[R * C];
+  const int8_t* weight[C];
+
+  // The x of a block: what the sums of each row start with, then vectors of its first `step` codes, one for each row,
+  // then of the next ones. After k there are zeros, so what weights have there does not count.
+  GOSSAMER_INLINE int64_t packed_bytes(int64_t k) {
+    return R * (sizeof(I32) + (k + step - 1) / step * step * sizeof(X));
+  }
+  GOSSAMER_INLINE const X* codes(const void* packed) {
+    return reinterpret_cast<const X*>(static_cast<const char*>(packed) + R * sizeof(I32));
+  }
+
+  GOSSAMER_INLINE void pack(const int8_t* x, int64_t stride, int64_t k, void* packed) {
+    for (int r = 0; r < R; ++r) {
+      int32_t total = 0;
+      for (int64_t i = 0; i < k; ++i) total += x[r * stride + i];
+      const I32 start = {-Dot::weight_offset * total};
+      std::memcpy(static_cast<I32*>(packed) + r, &start, sizeof start);
+    }
+    X* to = const_cast<X*>(codes(packed));
+    for (int64_t i = 0; i < k; i += step) {
+      for (int r = 0; r < R; ++r, to += step) {
+        const int8_t* from = x + r * stride + i;
+        int8_t some[step] = {};
+        if (k - i < step) std::memcpy(some, from, k - i);
+        Dot::pack(k - i < step ? some : from, to);
+      }
+    }
+  }
+
+  GOSSAMER_INLINE void add(Block& b, const X* x, const I32 (&w)[C]) {
+    GOSSAMER_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const I32 row = load_raw<I32>(x + r * step);
+      GOSSAMER_UNROLL
+      for (int c = 0; c < C; ++c) b.sums[r * C + c] = Dot::add(b.sums[r * C + c], row, w[c]);
+    }
+  }
+
+  GOSSAMER_INLINE void add_vector(Block& b, const X* x, int64_t i) {
+    I32 w[C];
+    GOSSAMER_UNROLL
+    for (int c = 0; c < C; ++c) w[c] = Dot::weight(b.weight[c] + i);
+    add(b, x + i * R, w);
+  }
+
+  GOSSAMER_INLINE void add_partial(Block& b, const X* x, int64_t i, int64_t n) {
+    I32 w[C];
+    int8_t some[step] = {};
+    GOSSAMER_UNROLL
+    for (int c = 0; c < C; ++c) {
+      std::memcpy(some, b.weight[c] + i, n);
+      w[c] = Dot::weight(some);
+    }
+    add(b, x + i * R, w);
+  }
+
+  // ahead: codes to what is read next, asked for a cache line at a time. (Past the end that does no harm.)
+  GOSSAMER_INLINE void add_all(Block& b, const X* x, int64_t k, int64_t ahead) {
+    int64_t i = 0;
+    for (; i + line <= k; i += line) {
+      GOSSAMER_UNROLL
+      for (int c = 0; c < C; ++c) __builtin_prefetch(b.weight[c] + i + ahead, 0, 2);  // to L2
+      GOSSAMER_UNROLL
+      for (int u = 0; u < line; u += step) add_vector(b, x, i + u);
+    }
+    for (; i < k; i += step) add_partial(b, x, i, k - i < step ? k - i : step);
+  }
+
+  // `columns` of C results of each row, from the sum `First` on: a vector of sums at a time. row, j: of the first one.
+  template <class T, int First>
+  GOSSAMER_INLINE void store_from(const Block& b, const LinearInt8& work, int64_t row, int64_t j, int columns) {
+    constexpr int count = R * C - First < kLanes ? R * C - First : kLanes;
+    float scales[kLanes] = {};
+    T shifts[kLanes] = {}, results[kLanes];
+    GOSSAMER_UNROLL
+    for (int i = 0; i < count; ++i) {
+      const int r = (First + i) / C, c = (First + i) % C, lane = folded_lane(i);
+      const int64_t column = j + (c < columns ? c : 0);
+      scales[lane] = work.x_scale[row + r] * work.weight_scale[column];
+      if (work.bias) shifts[lane] = static_cast<const T*>(work.bias)[column];
+    }
+    store(results, __builtin_convertvector(fold<1, First>(b.sums), F32) * load(scales) + load(shifts));
+    T* out = static_cast<T*>(work.out) + row * work.n + j;
+    GOSSAMER_UNROLL
+    for (int i = 0; i < count; ++i) {
+      const int r = (First + i) / C, c = (First + i) % C;
+      if (c < columns) out[r * work.n + c] = results[folded_lane(i)];
+    }
+    if constexpr (First + kLanes < R * C) store_from<T, First + kLanes>(b, work, row, j, columns);
+  }
+
+  GOSSAMER_INLINE void store_all(const Block& b, const LinearInt8& work, int64_t row, int64_t j, int columns) {
+    if (work.dtype == DType::f32) return store_from<float, 0>(b, work, row, j, columns);
+    if (work.dtype == DType::f16) return store_from<f16_t, 0>(b, work, row, j, columns);
+    store_from<bf16_t, 0>(b, work, row, j, columns);
+  }
+};
+
+// ---- rows in blocks of R: the last block is of the last R rows, some of which are then computed twice ----------
+GOSSAMER_INLINE int64_t count_blocks(int64_t rows, int64_t most) { return (rows + most - 1) / most; }
+
+template <class B>
+GOSSAMER_INLINE int64_t first_row(const LinearInt8& work, int64_t block) {
+  return (block + 1) * B::R <= work.rows ? block * B::R : work.rows - B::R;
+}
+
+// Blocks first .. last-1 of x times columns begin .. end-1.
+template <class B>
+void add_blocks(const LinearInt8& work, const char* packed, int64_t first, int64_t last, int64_t begin, int64_t end) {
+  const int64_t stride = work.weight_stride, bytes = B::packed_bytes(work.k);
+  for (int64_t j = begin; j < end; j += B::C) {
+    const int columns = static_cast<int>(end - j < B::C ? end - j : B::C);
+    const int64_t ahead = j + B::C < end ? B::C * stride : 0;  // a whole block, as in linear.kernel.cpp
+    for (int64_t i = first; i < last; ++i) {
+      B b;
+      GOSSAMER_UNROLL
+      for (int s = 0; s < B::R * B::C; ++s) b.sums[s] = load_raw<I32>(packed + i * bytes + s / B::C * sizeof(I32));
+      GOSSAMER_UNROLL
+      for (int c = 0; c < B::C; ++c) b.weight[c] = work.weight + (j + (c < columns ? c : 0)) * stride;
+      B::add_all(b, B::codes(packed + i * bytes), work.k, ahead);
+      B::store_all(b, work, first_row<B>(work, i), j, columns);
+    }
+  }
+}
+
+// As many blocks of x at a time as stay in L2 while all weights pass by.
+template <class B>
+void add_rows(const LinearInt8& work, const char* packed, int64_t begin, int64_t end) {
+  constexpr int64_t panel_bytes = 1 << 18;
+  const int64_t blocks = count_blocks(work.rows, B::R), step = panel_bytes / B::packed_bytes(work.k) + 1;
+  for (int64_t i = 0; i < blocks; i += step) {
+    add_blocks<B>(work, packed, i, i + step < blocks ? i + step : blocks, begin, end);
+  }
+}
+
+// ---- f(Block) for the block that suits the call ------------------------------------------------------------------
+// Rows in the fewest blocks, of equal size.
+template <class Dot, int R = kMaxRows, class F>
+GOSSAMER_INLINE void with_rows(int64_t rows, F f) {
+  if constexpr (R > 1) {
+    if (count_blocks(rows, count_blocks(rows, kMaxRows)) < R) return with_rows<Dot, R - 1>(rows, f);
+  }
+  f(Block<Dot, R>{});
+}
+
+template <class F>
+GOSSAMER_INLINE void with_block(const LinearInt8& work, F f) {
+#if GOSSAMER_LANES == 16
+  if (has_byte_dot()) return with_rows<ByteDot>(work.rows, f);
+#endif
+  with_rows<WordDot>(work.rows, f);
+}
+
+}  // namespace
+
+namespace GOSSAMER_ISA {
+
+int64_t linear_int8_packed_bytes(const LinearInt8& work) {
+  int64_t bytes = 0;
+  with_block(work, [&](auto block) {
+    using B = decltype(block);
+    bytes = count_blocks(work.rows, B::R) * B::packed_bytes(work.k);
+  });
+  return bytes;
+}
+
+void linear_int8_pack(const LinearInt8& work, void* packed) {
+  with_block(work, [&](auto block) {
+    using B = decltype(block);
+    for (int64_t i = 0; i < count_blocks(work.rows, B::R); ++i) {
+      B::pack(work.x + first_row<B>(work, i) * work.x_stride, work.x_stride, work.k,
+              static_cast<char*>(packed) + i * B::packed_bytes(work.k));
+    }
+  });
+}
+
+void linear_int8(const LinearInt8& work, const void* packed, int64_t begin, int64_t end) {
+  with_block(work, [&](auto block) { add_rows<decltype(block)>(work, static_cast<const char*>(packed), begin, end); });
+}
+
+}  // namespace GOSSAMER_ISA
+}  // namespace gossamer
