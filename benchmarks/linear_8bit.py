@@ -1,7 +1,9 @@
-"""What the benchmarks of linear_int8 and linear_fp8 share: eager PyTorch multiplies in bfloat16."""
+"""What the benchmarks of linear_int8 and linear_fp8 share.
+
+Eager PyTorch multiplies in bfloat16 on a GPU, in the result's dtype on a CPU.
+"""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +29,11 @@ def oracle(
     return _wide(x, xs) @ _wide(weight, ws).T
 
 
-def _eager(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
-    a, b = _wide(x, xs).bfloat16(), _wide(weight, ws).bfloat16()
+def _eager(
+    x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, _: None, dtype: torch.dtype
+) -> Callable[[], Tensor]:
+    operands = dtype if x.is_cpu else torch.bfloat16
+    a, b = _wide(x, xs).to(operands), _wide(weight, ws).to(operands)
     return lambda: F.linear(a, b)
 
 
@@ -61,7 +66,7 @@ def case(
         make_args=make_args,
         peers={},
         adapted={"eager": _eager} | peers,
-        bytes=lambda x, xs, weight, ws, *_: tensor_bytes(x, xs, weight, ws) + 2 * rows * n,
+        bytes=lambda *args: tensor_bytes(*args[:4]) + args[-1].itemsize * rows * n,
         flops=2 * rows * n * k,
         variant=variant,
         dtypes=dtypes,

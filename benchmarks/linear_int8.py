@@ -1,7 +1,6 @@
-"""linear_int8 against a product in bfloat16, and against torch._int_mm with its scales."""
+"""linear_int8 against a product of floats, and against torch._int_mm with its scales."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +12,13 @@ from gossamer.ops import quantize_int8
 from gossamer.ops.checks import FLOAT_DTYPES
 
 
-def _int_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Callable[[], Tensor]:
+def _int_mm(
+    x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, _: None, dtype: torch.dtype
+) -> Callable[[], Tensor]:
     columns = ws.T.contiguous()
 
     def multiply() -> Tensor:
-        return (torch._int_mm(x, weight.T) * xs * columns).bfloat16()
+        return (torch._int_mm(x, weight.T) * xs * columns).to(dtype)
 
     return supported(multiply)
 
@@ -25,6 +26,9 @@ def _int_mm(x: Tensor, xs: Tensor, weight: Tensor, ws: Tensor, *_: Any) -> Calla
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     shapes = [(4, 960, 576)]
     dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES
+    if not quick and device == "cpu":
+        dtypes = (torch.float32, torch.bfloat16)
+        shapes = [(m, n, k) for n, k in ((8192, 2048), (2048, 8192)) for m in (1, 4, 8, 16, 64)]
     if not quick and device == "cuda":
         heat()
         dtypes = (torch.bfloat16,)

@@ -14,7 +14,7 @@ namespace {
 struct WordDot {
   using X = int16_t;                           // as what x is read
   static constexpr int step = 2 * kLanes;      // codes of a vector
-  static constexpr int32_t weight_offset = 0;  // what `weight` adds to every code
+  static constexpr uint32_t weight_offset = 0;  // what `weight` adds to every code
   GOSSAMER_INLINE void pack(const int8_t* from, X* to) {
     const I32 wide = weight(from);
     std::memcpy(to, &wide, sizeof wide);
@@ -50,7 +50,7 @@ struct WordDot {
 struct ByteDot {
   using X = int8_t;
   static constexpr int step = 4 * kLanes;
-  static constexpr int32_t weight_offset = 128;
+  static constexpr uint32_t weight_offset = 128;
   GOSSAMER_INLINE void pack(const int8_t* from, X* to) { std::memcpy(to, from, step); }
   GOSSAMER_INLINE I32 weight(const int8_t* p) { return load_raw<I32>(p) ^ static_cast<int32_t>(0x80808080); }
   GOSSAMER_INLINE I32 add(I32 sum, I32 x, I32 w) {

@@ -39,9 +39,9 @@ struct Block {
 
   GOSSAMER_INLINE void pack(const int8_t* x, int64_t stride, int64_t k, void* packed) {
     for (int r = 0; r < R; ++r) {
-      int32_t total = 0;
-      for (int64_t i = 0; i < k; ++i) total += x[r * stride + i];
-      const I32 start = {-Dot::weight_offset * total};
+      uint32_t total = 0;  // modulo 2^32, as the sums
+      for (int64_t i = 0; Dot::weight_offset != 0 && i < k; ++i) total += static_cast<uint32_t>(x[r * stride + i]);
+      const I32 start = {static_cast<int32_t>(0u - Dot::weight_offset * total)};
       std::memcpy(static_cast<I32*>(packed) + r, &start, sizeof start);
     }
     X* to = const_cast<X*>(codes(packed));

@@ -112,6 +112,60 @@ def test_agrees_with_the_oracle(op, backend, device):
     )
 
 
+def _sums(x, weight):
+    """What the kernel for CPUs adds up, without scales."""
+    scales = (torch.ones(len(codes), 1) for codes in (x, weight))
+    return linear_int8(x, next(scales), weight, next(scales), None, torch.float32, backend="cpu")
+
+
+def test_rows_columns_and_lengths_of_the_cpu_kernel():
+    """Blocks of 1 to 4 rows and of some columns, vectors of 8 to 64 codes, and what is left."""
+    for rows in range(1, 21):
+        for k in range(1, 71) if rows <= 4 else (3, 64, 70):
+            x, weight = _codes(rows, k), _codes(1 + (7 * rows + k) % 33, k)
+            want = (x.double() @ weight.double().T).float()
+            assert torch.equal(_sums(x, weight), want), (rows, k)
+
+
+@pytest.mark.parametrize("codes", [(-128, -128), (-128, 127), (127, -128), (127, 127)], ids=str)
+def test_extreme_codes_do_not_saturate(codes):
+    """The largest k at which int32 holds 128 * 128 * k."""
+    x, weight = (torch.full((2, 131_071), code, dtype=torch.int8) for code in codes)
+    assert torch.equal(_sums(x, weight), torch.full((2, 2), float(codes[0] * codes[1] * 131_071)))
+
+
+def test_codes_and_scales_may_lie_anywhere():
+    x, weight = _codes(6, 2, 100), _codes(40, 100)
+    scales, bias = (torch.rand(6, 2, 1), torch.rand(40, 1)), torch.randn(40)
+    want = linear_int8(x, scales[0], weight, scales[1], bias, torch.float32, backend="reference")
+    apart = torch.full((40, 131), 99, dtype=torch.int8)
+    apart[:, 3:103] = weight
+    for moved in (x, x.transpose(0, 1).contiguous().transpose(0, 1), x.mT.contiguous().mT):
+        args = (
+            moved,
+            scales[0].repeat(1, 1, 3)[..., 1:2],
+            apart[:, 3:103],
+            scales[1].repeat(1, 2)[:, :1],
+            bias.repeat_interleave(2)[::2],
+        )
+        got = linear_int8(*args, torch.float32, backend="cpu")
+        torch.testing.assert_close(got, want)
+    one = x[:1, :1].expand(6, 2, 100)
+    assert torch.equal(_sums(one.flatten(0, 1), weight), _sums(x[0, :1], weight).expand(12, 40))
+
+
+def test_threads_agree_with_one():
+    x, weight = _codes(300, 1030), _codes(500, 1030)  # rows in two panels
+    many = _sums(x, weight)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if threads > 1 else 2)
+    try:
+        assert torch.equal(_sums(x, weight), many)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(many, (x.double() @ weight.double().T).float())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(

@@ -51,6 +51,16 @@ def test_rows_of_zeros_and_of_extremes(op, backend, device):
     assert scale[0].item() == 1.0
 
 
+def test_codes_of_rows_that_are_tiny_or_not_finite_are_the_reference_s():
+    """Scales that are subnormal or not finite; the op itself does not look at them."""
+    x = torch.randn(6, 45) * torch.tensor([1e-45, 1e-40, 3e-38, 1.0, 1.0, 1.0])[:, None]
+    x[3, 5], x[4, 44], x[5, 0] = float("inf"), float("nan"), float("-inf")
+    op = torch.ops.gossamer.quantize_int8
+    (codes, scale), (want, want_scale) = op(x), op.reference(x)
+    assert torch.equal(codes, want)
+    torch.testing.assert_close(scale, want_scale, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize(("op", "backend", "device"), runs("quantize_int8"))
 def test_refuses_what_is_not_finite_and_says_where(op, backend, device, bad):
