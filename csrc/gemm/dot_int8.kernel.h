@@ -12,8 +12,8 @@ namespace {
 
 // Codes become int16; pairs of products are added up in a lane.
 struct WordDot {
-  using X = int16_t;                           // as what x is read
-  static constexpr int step = 2 * kLanes;      // codes of a vector
+  using X = int16_t;                            // as what x is read
+  static constexpr int step = 2 * kLanes;       // codes of a vector
   static constexpr uint32_t weight_offset = 0;  // what `weight` adds to every code
   GOSSAMER_INLINE void pack(const int8_t* from, X* to) {
     const I32 wide = weight(from);
