@@ -27,6 +27,7 @@ def linear_fp8(
     Added up in float32 and rounded once; but tensor cores of sm_90 keep about 14 bits of a sum of
     products of float8: at k = 8192, results are off by 2.6e-3 in all, 1.7e-3 of it by bfloat16.
     Scales of groups and blocks make sums short and exact.
+    CPUs have no arithmetic for float8, hence no kernel there: the reference multiplies in float32.
     Returns a contiguous tensor. Inference only. Raises TypeError (dtype) or ValueError (shape,
     strides, device).
     """

@@ -22,7 +22,8 @@ def quantize_fp8(
     each 128 elements of a row, g = ceil(k / 128): for activations. "block": [ceil(rows / 128), g],
     for each 128 rows and 128 columns of x [rows, k]: for weights.
     scale = max |x| / 448 over its elements, 1 where they are zeros; codes = x * (1 / scale),
-    rounded to nearest even. The same bits from every backend.
+    rounded to nearest even. The same bits from every backend. Plain torch on a CPU, as linear_fp8,
+    which it is for.
     x: float32, float16 or bfloat16, any strides. Returns contiguous tensors. Inference only.
     Raises TypeError (dtype) or ValueError (shape, granularity; NaN or infinity, with its place
     among the scales). That look at the scales waits for a GPU, so it is left out while a CUDA graph
