@@ -115,6 +115,9 @@ def test_agrees_with_the_oracle(op, backend, device, scales):
     "shape", [(192, 6144, 16), (300, 3080, 272), (1000, 4096, 1024), (2304, 4352, 17_008)], ids=str
 )
 def test_tiles_of_the_cuda_kernel(dtype, shape, scales):
-    """Tensor cores lose bits of sums of float8, about 2^-13 of them in each step of 32."""
+    """Tensor cores lose bits of sums of float8, about 2^-13 of them in each step of 32.
+
+    2^-12 was too little for five cases on an H200; whether that is all of it was not looked into.
+    """
     check(shape, "cuda", "cuda", dtype, scales, False, 2**-10)
     check(shape, "cuda", "cuda", dtype, scales, True, 2**-10)
