@@ -51,7 +51,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
         yield _case(rows, LLAMA_8B, (torch.bfloat16,))
 
 
-SUITE = Suite("gated_mlp", _cases, tolerance=TOLERANCE)
+SUITE = Suite("gated_mlp", _cases, tolerance=TOLERANCE, best="cpu")
 
 if __name__ == "__main__":
     main(SUITE)

@@ -48,7 +48,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
         yield _case(rows, GPT, (torch.bfloat16,))
 
 
-SUITE = Suite("gemm_chain", _cases, tolerance=TOLERANCE)
+SUITE = Suite("gemm_chain", _cases, tolerance=TOLERANCE, best="cpu")
 
 if __name__ == "__main__":
     main(SUITE)

@@ -79,7 +79,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
             yield _square(size, name)
 
 
-SUITE = Suite("linear_act", _cases, tolerance=TOLERANCE)
+SUITE = Suite("linear_act", _cases, tolerance=TOLERANCE, best="cpu")
 
 if __name__ == "__main__":
     main(SUITE)

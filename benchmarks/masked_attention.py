@@ -9,7 +9,7 @@ import itertools
 import multiprocessing
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,14 @@ from benchmarks.masked_candidates import candidates
 from benchmarks.masked_peers import Attend, compile_flex, peers_of
 from benchmarks.masked_plans import PLANS, Point
 from benchmarks.masked_suite import SUITE
-from gossamer.bench import Record, WrongResultError, copy_bandwidth, measure, write_records
+from gossamer.bench import (
+    Record,
+    WrongResultError,
+    copy_bandwidth,
+    measure,
+    read_records,
+    write_records,
+)
 from gossamer.bench.record import device_folder
 from gossamer.bench.suite import RESULTS, PeerUnavailableError
 from gossamer.cli.options import one_line_errors
@@ -32,6 +39,7 @@ from gossamer.masks import Mask
 OP = SUITE.op
 FILES = {"headline": f"{OP}.jsonl"}
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # weights are rounded for the products
+Name = tuple[str, tuple[int, ...], str]  # backend, shape, and mask with way: one line of a file
 ORACLE_BYTES = 4 << 30  # of float64 scores at a time
 
 
@@ -84,8 +92,10 @@ class Inputs:
         return self._answers[id(q)]
 
 
-def run(point: Point, device: str, iters: int, only: str | None = None) -> Iterator[Record]:
-    """Peers, then every way of ours. only: ways of this backend."""
+def run(
+    point: Point, device: str, iters: int, only: str | None, known: Collection[Name]
+) -> Iterator[Record]:
+    """Peers, then every way of ours. only: ways of this backend. known: what not to time again."""
     inputs = Inputs(point, device, point.build_mask())
     ways: Iterable[tuple[str, str, Callable[[], Attend], dict[str, float]]] = (
         (c.backend, f"candidate={c.name}", lambda c=c: c.call, c.facts)  # type: ignore[misc]
@@ -95,6 +105,8 @@ def run(point: Point, device: str, iters: int, only: str | None = None) -> Itera
     others = ((p.name, "", p.prepare, p.facts) for p in peers_of(point, device))
     ways = itertools.chain(others, ways)
     for backend, variant, prepare, facts in ways:
+        if (backend, point.shape, f"mask={point.mask} {variant}".strip()) in known:
+            continue
         try:
             record = _timed(point, inputs, backend, variant, prepare, facts, iters)
         except (PeerUnavailableError, WrongResultError, RuntimeError, ValueError) as error:
@@ -135,6 +147,10 @@ def _timed(
     )
 
 
+def name_of(record: Record) -> Name:
+    return record.backend, tuple(record.shape), record.variant
+
+
 def precompile(points: list[Point], workers: int) -> None:
     """FlexAttention compiles for each mask and shape: all at once, before anything is timed."""
     context = multiprocessing.get_context("spawn")
@@ -152,6 +168,9 @@ def main(
     peers: Annotated[bool, typer.Option(help="time those as well")] = True,
     backend: Annotated[str | None, typer.Option(help="cuda or triton; default: both")] = None,
     seconds: Annotated[float, typer.Option(help="stop after so many")] = 1e9,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="keep the file's lines, time what it lacks")
+    ] = False,
     results: Annotated[Path | None, typer.Option(help=f"folder; default: {RESULTS}")] = None,
 ) -> None:
     """Measure a plan; lines go to masked_attention.jsonl, or masked_attention_<plan>.jsonl."""
@@ -165,13 +184,14 @@ def main(
         if (with_flex := [p for p in points if p.flex]) and workers:
             precompile(with_flex, workers)
         path = (results or RESULTS) / device_folder(device) / FILES.get(plan, f"{OP}_{plan}.jsonl")
-        records: list[Record] = []
+        records: list[Record] = read_records(path) if resume and path.is_file() else []
+        known = {name_of(record) for record in records}
         with torch.inference_mode():
             for point in points:
                 if time.perf_counter() - started > seconds:
                     typer.echo(f"out of time at {point}")
                     break
-                found = list(run(point, device, iters, backend))
+                found = list(run(point, device, iters, backend, known))
                 records += found
                 write_records(records, path)  # at once: time on a GPU may be over
                 _show(point, found, time.perf_counter() - started)

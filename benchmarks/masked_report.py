@@ -84,6 +84,20 @@ def regret(records: list[Record]) -> str:
     return table(["left out of the fit", "points", "median regret", "worst"], rows)
 
 
+def host(records: list[Record]) -> str:
+    """Host time of calls with a prepared mask, by way."""
+    rows = []
+    for r in records:
+        if r.op != "masked_host":
+            continue
+        mask, way = r.variant.removeprefix("mask=").split(" way=")
+        times = r.median_ms, r.facts["fastest_series_ms"], r.facts["slowest_series_ms"]
+        rows.append([mask, f"`{way}`", *(f"{t * 1e3:.1f} us" for t in times)])
+    if not rows:
+        return "Not measured yet."
+    return table(["mask", "way", "median", "fastest series", "slowest series"], rows)
+
+
 def _time(flex: Record | None) -> str:
     """With the setting that was the fastest."""
     return NOTHING if flex is None else f"{ms(flex)} (`{flex.backend.removeprefix('flex_')}`)"

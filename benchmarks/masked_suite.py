@@ -16,6 +16,7 @@ from gossamer.bench.suite import Case, Suite
 from gossamer.masks import TileMap, named
 from gossamer.masks.work import piece_limit, work_list
 from gossamer.ops import OPS
+from gossamer.ops.checks import FLOAT_DTYPES
 
 OP = "masked_attention"
 HEAD_DIM, TILE, LEAST_KEYS = 64, (64, 64), 256
@@ -32,7 +33,7 @@ def _oracle(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     return OPS[OP].reference(q.double(), k.double(), v.double(), *rest)[0]
 
 
-def _case(name: str, batch: int, n: int) -> Case:
+def _case(device: str, name: str, batch: int, n: int) -> Case:
     mask = named(name, n)
     shape = (batch, HEADS, n, HEAD_DIM)
 
@@ -61,16 +62,17 @@ def _case(name: str, batch: int, n: int) -> Case:
         flops=int(4 * batch * HEADS * HEAD_DIM * seen * n * n),
         variant=f"mask={name}",
         wrap=_output,
+        dtypes=FLOAT_DTYPES if device == "cpu" else (torch.float16, torch.bfloat16),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     if quick:
-        yield _case("stof-longformer", 1, 256)
+        yield _case(device, "stof-longformer", 1, 256)
         return
     for batch, n in ((1, 1024),) if device == "cpu" else ((1, 1024), (16, 1024), (16, 4096)):
         for name in STOF:
-            yield _case(name, batch, n)
+            yield _case(device, name, batch, n)
 
 
 SUITE = Suite(OP, _cases, oracle=_oracle, tolerance=TOLERANCE)

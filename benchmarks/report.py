@@ -13,6 +13,7 @@ from benchmarks.engine_report import engine
 from benchmarks.markdown import shape_of, table
 from benchmarks.masked_regret import OP as MASKED
 from benchmarks.masked_report import headline as masked_table
+from benchmarks.masked_report import host as host_table
 from benchmarks.masked_report import regret as regret_table
 from benchmarks.ops_report import fused_table, products_table
 from benchmarks.quality_report import chosen_table, peer_table, quality_table
@@ -143,7 +144,8 @@ def updated(page: str, results: Path = RESULTS) -> str:
         ),
     }
     masked = partial(by_device, results=results, files="masked_*", gpu=True)
-    tables |= {"masked": partial(masked, masked_table), "regret": partial(masked, regret_table)}
+    for name, make in (("masked", masked_table), ("regret", regret_table), ("host", host_table)):
+        tables[name] = partial(masked, make)
     decode = partial(by_device, results=results, files="decode_attention")
     tables |= {name: partial(decode, make, gpu=True) for name, make in GPU_TABLES.items()}
     tables |= {name: partial(decode, make, gpu=False) for name, make in CPU_TABLES.items()}

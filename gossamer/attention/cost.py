@@ -34,6 +34,10 @@ FEATURES = {
 }
 SDPA_TILE = 128
 CACHE_BYTES = 50e6  # of the last level, about
+# Microseconds that are added to rank a Triton kernel: a twentieth of what its launcher takes of the
+# host's time (100) beyond that of a C++ op (20). It decides between ways that take a GPU about as
+# long; Triton alone was ahead at 4 of 252 points, by 4 to 16% of 36 us and more.
+TRITON_LAUNCH = 4.0
 RESIDENT = 16384  # values of queries that an SM holds: 4 items of 64 queries at head_dim 64
 
 
@@ -55,6 +59,13 @@ class Model:
         launch = coefficients[0]
         # Of another head_dim than was measured: all but the launch grows with it.
         return launch + (cost - launch) * call.head_dim / head_dim
+
+    def rank(self, way: Way, call: Call, facts: TileFacts) -> float:
+        """What ways are compared by; infinite where nothing is known."""
+        cost = self.microseconds(way, call, facts)
+        if cost is None:
+            return math.inf
+        return cost + TRITON_LAUNCH if way.backend == "triton" else cost
 
     def _group(self, way: Way, head_dim: int) -> tuple[int, tuple[float, ...]] | None:
         """The coefficients of the nearest head_dim that there are some for."""

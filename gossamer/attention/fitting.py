@@ -83,12 +83,7 @@ def regret(samples: Iterable[Sample], model: Model) -> Regret:
 
 def chosen_of(members: Sequence[Sample], model: Model) -> Sample:
     """The sample that looks cheapest; what is not known looks worst."""
-
-    def cost(sample: Sample) -> float:
-        found = model.microseconds(sample.way, sample.call, sample.facts)
-        return float("inf") if found is None else found
-
-    return min(members, key=cost)
+    return min(members, key=lambda s: model.rank(s.way, s.call, s.facts))
 
 
 def held_out(

@@ -36,8 +36,7 @@ def _cost(mask: PreparedMask, args: Arguments, way: Way, known: Coefficients) ->
     if not known.known and (way.kernel == "rows" or way.backend == "mask"):
         return float("inf")  # a gamble on a device that nobody measured
     facts = mask.facts(way.tile if way.kernel == "block" else (64, 64))
-    cost = known.model.microseconds(way, args.call, facts)
-    return float("inf") if cost is None else cost
+    return known.model.rank(way, args.call, facts)
 
 
 def _runs(found: Plan, args: Arguments) -> bool:

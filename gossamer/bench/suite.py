@@ -62,7 +62,9 @@ class Suite:
 
     exact: compare with the reference on the same arguments, not in float64. oracle: what to
     compare with instead of the reference. tolerance: see `measure`. target: what `gossamer
-    check-op` asks for, where that is not 1.2x.
+    check-op` asks for, where that is not 1.2x. best: the device on which the op gains most over
+    its peers, where `check-op` looks if it is not told; a GPU's products of many rows, say, are
+    cuBLAS's own, and there is little to gain.
     """
 
     op: str
@@ -71,6 +73,7 @@ class Suite:
     oracle: Call | None = None
     tolerance: Mapping[torch.dtype, float] = field(default_factory=MAX_RELATIVE_ERROR.copy)
     target: Target = USUAL
+    best: str = "cuda"
 
     @torch.inference_mode()
     def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:

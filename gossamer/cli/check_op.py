@@ -23,7 +23,7 @@ from gossamer.ops import OPS
 def check_op(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="ops")] = None,
     device: Annotated[
-        str, typer.Option(help="cpu or cuda; auto: the GPU if the op has a kernel for it")
+        str, typer.Option(help="cpu or cuda; auto: where the op is at its best")
     ] = "auto",
     every: Annotated[bool, typer.Option("--all", help="all ops")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,

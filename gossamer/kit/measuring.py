@@ -36,8 +36,8 @@ def suite_of(name: str) -> Suite:
 
 
 def best_device(name: str) -> str:
-    """Where an op is at its best: on the GPU if there is one and the op has a kernel for it."""
-    on_gpu = {"triton", "cuda"} & set(OPS[name].backends)
+    """Where an op is at its best, as its suite says; the CPU where there is no GPU."""
+    on_gpu = bool({"triton", "cuda"} & set(OPS[name].backends)) and suite_of(name).best == "cuda"
     return "cuda" if on_gpu and torch.cuda.is_available() else "cpu"
 
 

@@ -14,18 +14,23 @@ GPU_BACKENDS = ["triton", "cuda"]
 RUNS = [(name, b) for name in specified() for b in GPU_BACKENDS if b in OPS[name].backends]
 
 
+def _is_floating(arg: object) -> bool:
+    """Whether any number will do; positions and sizes mean something."""
+    return isinstance(arg, Tensor) and arg.is_floating_point()
+
+
 @pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_runs_on_the_current_stream(name, backend):
     """Work queued ahead on a side stream must be finished before the op reads its input."""
     args = next(spec_of(name).inputs((64, 4096), lambda *s: torch.randn(s, device="cuda")))
-    changed = tuple(a + 1 if isinstance(a, Tensor) else a for a in args)
+    changed = tuple(a + 1 if _is_floating(a) else a for a in args)
     want = getattr(ops, name)(*changed, backend=backend)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         torch.cuda._sleep(100_000_000)
         for a in args:
-            if isinstance(a, Tensor):
+            if _is_floating(a):
                 a.add_(1)
         got = getattr(ops, name)(*args, backend=backend)
     stream.synchronize()
@@ -41,7 +46,7 @@ def test_replays_in_a_cuda_graph(name, backend):
     with torch.cuda.graph(graph):
         got = getattr(ops, name)(*args, backend=backend)
     for a in args:
-        if isinstance(a, Tensor) and a.is_floating_point():  # other numbers mean something
+        if _is_floating(a):
             a.copy_(make(*a.shape))
     graph.replay()
     torch.cuda.synchronize()
