@@ -68,9 +68,9 @@ def products_table(records: list[Record]) -> str:
             if r.dtype != ("float32" if r.backend == "cpu" else "bfloat16"):
                 continue
             eager = _peer(own, r, "eager")
-            alone = r.facts.get("product_ms")
             cells = [f"`{op}`", shape_of(r), r.variant, r.backend, ms(eager), ms(r)]
-            product = f"{alone / r.median_ms:.2f}x" if alone else NOTHING
+            ratio = r.facts.get("of_product")
+            product = f"{ratio:.2f}x" if ratio else NOTHING
             rows.append([*cells, speed_up(r, eager), product])
     columns = ["op", "rows x sizes", "variant", "backend", "eager", "gossamer", "speed-up"]
     return table([*columns, "of the product alone"], rows)
