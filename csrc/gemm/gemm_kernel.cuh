@@ -18,24 +18,23 @@ struct Consumer {
   using Products = hopper::Wgmma<typename Traits::Input>;
   using Sum = typename Products::Accumulator;
   using Finish = typename Traits::Finish;
-  static constexpr Sharing kSharing = Traits::kSharing;
-  static constexpr int kSums = Traits::kSums, kTileN = Traits::kTileN;
-  static constexpr int kTurn = 3;    // the barrier of the first warpgroup's turn to multiply; the next is the other's
-  static constexpr int kBehind = 1;  // and one stage of 4 is left to load ahead
+  static constexpr bool kOwn = Traits::kOwn, kBlocked = Traits::kSharing == Sharing::blocked;
+  static constexpr int kTileN = Traits::kTileN, kGroupM = Traits::kGroupM;
+  static constexpr int kTurn = 3;  // the barrier of the first warpgroup's turn to multiply; the next is the other's
   // Rows of the results of a thread: pairs, 64 further down for each.
-  static constexpr int kRowPairs = kSharing == Sharing::tiles ? 2 : 1;
+  static constexpr int kRowPairs = kGroupM / 64;
 
   const GemmWork& w;
   const uint32_t shared;
   const int group, thread;  // which warpgroup, and in it
   RingPlace<Traits> ring;
   float* columns;  // a number of each column, in shared memory
-  Sum sums[kSums];
+  Sum sums[Traits::kSums];
 
   __device__ __forceinline__ Consumer(const GemmWork& w, uint8_t* memory, int group)
       : w(w), shared(hopper::shared_offset(memory)), group(group), thread(threadIdx.x % 128), ring(shared) {
     // The first turn is warpgroup 0's.
-    if (kSharing == Sharing::tiles && group == 1) hopper::tell_warpgroup(kTurn);
+    if (kOwn && group == 1) hopper::tell_warpgroup(kTurn);
     columns = reinterpret_cast<float*>(memory + Traits::kColumns) + group * kTileN;
   }
 
@@ -43,47 +42,47 @@ struct Consumer {
     if (thread < Traits::kCluster) hopper::barrier_arrive_at(empty, thread);
   }
 
+  // 64 rows by 32 bytes along k, into the sums from First on.
+  template <int First>
+  __device__ __forceinline__ void products(uint64_t a, uint64_t b, int keep) {
+    if constexpr (kTileN == 192) {
+      Products::template n192<First>(sums, a, b, keep);
+    } else {
+      Products::template n128<First>(sums, a, b, keep);
+    }
+  }
+
   // One stage; keep: whether the sums have something already. First: of the set of sums, for `blocked`.
   template <int First = 0>
   __device__ __forceinline__ void multiply(bool keep) {
-    const uint64_t a = hopper::descriptor(ring.a() + (kSharing == Sharing::tiles ? 0 : group * 64 * 128));
+    const uint64_t a = hopper::descriptor(ring.a() + (kOwn ? 0 : group * kGroupM * 128));
     const uint64_t b = hopper::descriptor(ring.b());
     hopper::products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int more = keep || k > 0;
-      if constexpr (kSharing == Sharing::rows) {
-        Products::n256(sums, a + 2 * k, b + 2 * k, more);
-      } else {
-        Products::template n128<First>(sums, a + 2 * k, b + 2 * k, more);
-        if constexpr (kSharing == Sharing::tiles) {
-          Products::template n128<64>(sums, a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
-        }
-      }
+      products<First>(a + 2 * k, b + 2 * k, more);
+      if constexpr (kGroupM == 128) products<kTileN / 2>(a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
     }
     hopper::products_commit();
   }
 
   // All products of a tile. A stage is given back when the next one's products are under way. With tiles of their own
   // warpgroups multiply by turns: stages come in that order, and a barrier two phases ahead cannot be waited for.
-  // others: whether the other warpgroup's turn is next. With halves of a tile, the second warpgroup stays some steps
-  // behind, so that one multiplies while the other finishes: it waits for the first one's step kBehind.
+  // others: whether the other warpgroup's turn is next.
   __device__ __forceinline__ void multiply_all(bool others) {
     uint32_t before = 0;
-    const bool behind = kSharing == Sharing::rows && w.k_steps >= 2 * Traits::kStages;
-    if constexpr (kSharing == Sharing::tiles) hopper::await_warpgroup(kTurn + group);
-    if (behind && group == 1) hopper::await_warpgroup(kTurn);
+    if constexpr (kOwn) hopper::await_warpgroup(kTurn + group);
     for (int k = 0; k < w.k_steps; ++k, ring.next()) {
       hopper::barrier_wait(ring.full(), ring.parity);
       multiply(k > 0);
-      if (behind && group == 0 && k == kBehind) hopper::tell_warpgroup(kTurn);
       if (k > 0) {
         hopper::products_wait<1>();
         release(before);
       }
       before = ring.empty();
     }
-    if (kSharing == Sharing::tiles && others) hopper::tell_warpgroup(kTurn + 1 - group);
+    if (kOwn && others) hopper::tell_warpgroup(kTurn + 1 - group);
     hopper::products_wait<0>();
     release(before);
   }
@@ -157,13 +156,13 @@ struct Consumer {
     }
   }
 
-  // 64 x 64 results at a time, in two buffers by turns. One thread stores, and knows when a buffer has been read.
+  // 64 x 64 results at a time, in buffers by turns. One thread stores, and knows when a buffer has been read.
   template <int Piece = 0>
   __device__ __forceinline__ void finish(int row, int column, const float (&scales)[kRowPairs][2]) const {
-    constexpr int kDown = kSharing == Sharing::tiles ? Piece / 2 : 0;
-    constexpr int kRight = (kSharing == Sharing::tiles ? Piece % 2 : Piece) * 64;
-    const uint32_t staging = shared + Traits::kStaging + (2 * group + Piece % 2) * Traits::kPieceBytes;
-    if (thread == 0) hopper::wait_store_reads<1>();
+    constexpr int kAcross = kTileN / 64, kDown = Piece / kAcross, kRight = Piece % kAcross * 64;
+    constexpr int kBuffers = Traits::kBuffers;
+    const uint32_t staging = shared + Traits::kStaging + (kBuffers * group + Piece % kBuffers) * Traits::kPieceBytes;
+    if (thread == 0) hopper::wait_store_reads<kBuffers - 1>();
     hopper::warpgroup_sync(1 + group);
     stage<Finish, 32 * Piece>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
     hopper::fence_for_copies();
@@ -177,30 +176,32 @@ struct Consumer {
     if constexpr (Piece + 1 < Traits::kPieces) finish<Piece + 1>(row, column, scales);
   }
 
-  __device__ __forceinline__ void take(const TileOrder& tile, int rank, bool others) {
-    const int row = (2 * tile.row + rank) * Traits::kTileM + (kSharing == Sharing::tiles ? 0 : group * 64);
+  __device__ __forceinline__ void take(const typename Traits::Order& tile, int rank, bool others) {
+    const int row = (2 * tile.row + rank) * Traits::kTileM + (kOwn ? 0 : group * kGroupM);
     const int column = tile.column * kTileN;
-    float scales[kRowPairs][2], mine[kTileN / 128];  // asked for before the products, which take longer
+    constexpr int kEach = (kTileN + 127) / 128;
+    float scales[kRowPairs][2], mine[kEach];  // asked for before the products, which take longer
     load_row_scales(row, scales);
 #pragma unroll
-    for (int i = 0; i < kTileN / 128; ++i) mine[i] = Finish::column(w, column + thread + 128 * i);
-    if constexpr (kSharing == Sharing::blocked) {
+    for (int i = 0; i < kEach; ++i) mine[i] = Finish::column(w, column + thread + 128 * i);
+    if constexpr (kBlocked) {
       multiply_steps(row, column);
     } else {
       multiply_all(others);
     }
 #pragma unroll
-    for (int i = 0; i < kTileN / 128; ++i) columns[thread + 128 * i] = mine[i];
+    for (int i = 0; i < kEach; ++i) {
+      if (thread + 128 * i < kTileN) columns[thread + 128 * i] = mine[i];
+    }
     finish(row, column, scales);
   }
 
   __device__ __forceinline__ void run(int rank) {
-    constexpr bool kOwn = kSharing == Sharing::tiles;  // every second tile of the CTA, and its stages
     const int step = gridDim.x / 2, tiles = w.tile_rows * w.tile_columns;
-    int t = blockIdx.x / 2;
+    int t = blockIdx.x / 2;  // with tiles of their own, every second one of the CTA, and its stages
     if (kOwn && group == 1) t += step, ring.skip(w.k_steps);
     for (; t < tiles; t += kOwn ? 2 * step : step) {
-      take(TileOrder(w, t), rank, t + step < tiles);
+      take(typename Traits::Order(w, t), rank, t + step < tiles);
       if (kOwn) ring.skip(w.k_steps);
     }
     if (thread == 0) hopper::wait_stores();

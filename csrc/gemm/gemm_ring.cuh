@@ -11,16 +11,24 @@ struct GemmTraits {
   using Input = InputType;
   using Finish = FinishType;
   static constexpr Sharing kSharing = S;
-  static constexpr int kTileM = 128, kTileN = S == Sharing::rows ? 256 : 128, kTileK = 128 / sizeof(Input);
-  static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
-  static constexpr int kStages = (192 << 10) / kStageBytes;
+  static constexpr bool kOwn = S == Sharing::tiles || S == Sharing::wide_tiles;  // tiles of a warpgroup
+  static constexpr int kGroupM = S == Sharing::blocked ? 64 : 128;               // rows of a warpgroup in a tile
+  static constexpr int kTileM = kOwn ? kGroupM : 2 * kGroupM;
+  static constexpr int kTileN = S == Sharing::tiles || S == Sharing::blocked ? 128 : 192;
+  static constexpr int kTileK = 128 / sizeof(Input);
+  using Order = TileOrder<1024 / kTileM>;  // groups of 2048 rows
+
   static constexpr int kWarpgroups = 2, kThreads = 128 * (1 + kWarpgroups), kCluster = 2;
-  static constexpr int kSums = 128;  // of a thread; for `blocked` two sets, used by turns
-  static constexpr int kReaders = S == Sharing::tiles ? 1 : kWarpgroups;  // of a stage, in a CTA
-  static constexpr int kPieceBytes = 64 * 128,
-                       kPieces = (S == Sharing::blocked ? 64 : kSums) / 32;  // of 64 x 64 results
-  static constexpr int kStaging = kStages * kStageBytes;                     // where things lie
-  static constexpr int kColumns = kStaging + kWarpgroups * 2 * kPieceBytes;
+  static constexpr int kReaders = kOwn ? 1 : kWarpgroups;                        // of a stage, in a CTA
+  static constexpr int kResults = kGroupM * kTileN / 128;                        // of a thread
+  static constexpr int kSums = S == Sharing::blocked ? 2 * kResults : kResults;  // two sets, used by turns
+
+  // Results leave in pieces of 64 x 64 through buffers: two, or one where that makes room for another stage.
+  static constexpr int kPieceBytes = 64 * 128, kPieces = kResults / 32, kBuffers = S == Sharing::wide_tiles ? 1 : 2;
+  static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kStages = ((224 << 10) - kWarpgroups * kBuffers * kPieceBytes) / kStageBytes;
+  static constexpr int kStaging = kStages * kStageBytes;  // where things lie
+  static constexpr int kColumns = kStaging + kWarpgroups * kBuffers * kPieceBytes;
   static constexpr int kBarriers = kColumns + kWarpgroups * kTileN * 4;
   static constexpr int kSharedBytes = kBarriers + 16 * kStages;
 };
@@ -67,7 +75,7 @@ GOSSAMER_INLINE void produce(const GemmWork& w, uint32_t shared, int rank) {
   constexpr int kHalf = Traits::kTileN / 2;
   RingPlace<Traits> ring(shared);
   for (int t = blockIdx.x / 2; t < w.tile_rows * w.tile_columns; t += gridDim.x / 2) {
-    const TileOrder tile(w, t);
+    const typename Traits::Order tile(w, t);
     const int row = (2 * tile.row + rank) * Traits::kTileM, column = tile.column * Traits::kTileN + rank * kHalf;
     for (int k = 0; k < w.k_steps; ++k, ring.next()) {
       hopper::barrier_wait(ring.empty(), ring.parity ^ 1);

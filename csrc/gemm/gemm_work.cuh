@@ -9,9 +9,10 @@ namespace gossamer::cuda {
 
 // How warpgroups share the work of a CTA.
 enum class Sharing {
-  rows,     // each has half of the rows of a tile of 128 x 256: fewest bytes per product
-  tiles,    // each has tiles of 128 x 128 of its own, and finishes one while the other multiplies
-  blocked,  // as `rows` with tiles of 128 x 128, of which every 128 elements along k have scales of their own
+  tiles,       // each has tiles of 128 x 128 of its own, and finishes one while the other multiplies
+  wide_tiles,  // the same with tiles of 128 x 192: fewer bytes per product, but fewer tiles
+  rows,        // each has half of the rows of a tile of 256 x 192: fewest bytes, and nobody multiplies at its end
+  blocked,     // as `rows` with tiles of 128 x 128, of which every 128 elements along k have scales of their own
 };
 
 struct GemmWork {
@@ -24,9 +25,9 @@ struct GemmWork {
   int row_step, column_step;    // from one scale to the next: 0 where all have the same one
 };
 
-// Tiles in groups of rows, column by column: CTAs that run at the same time then share what the L2 holds.
+// Tiles in groups of kGroup rows, column by column: CTAs that run at the same time then share what the L2 holds.
+template <int kGroup>
 struct TileOrder {
-  static constexpr int kGroup = 8;
   int row, column;
 
   __device__ __forceinline__ TileOrder(const GemmWork& w, int number) {

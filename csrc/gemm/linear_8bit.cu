@@ -46,7 +46,9 @@ void launch(Gemm& gemm, bool blocked) {
     if (blocked) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::blocked>>(gemm);
   }
   using Finish = cuda::FinishScales<Output>;
-  if (sharing_for(gemm) == Sharing::rows) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::rows>>(gemm);
+  const Sharing sharing = sharing_for(gemm);
+  if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::rows>>(gemm);
+  if (sharing == Sharing::wide_tiles) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::wide_tiles>>(gemm);
   launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::tiles>>(gemm);
 }
 

@@ -13,6 +13,7 @@ template <class T, Activation A>
 void launch_as(Gemm& gemm, Sharing sharing) {
   using Finish = cuda::FinishActivation<T, A>;
   if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<T, Finish, Sharing::rows>>(gemm);
+  if (sharing == Sharing::wide_tiles) return launch_gemm<cuda::GemmTraits<T, Finish, Sharing::wide_tiles>>(gemm);
   launch_gemm<cuda::GemmTraits<T, Finish, Sharing::tiles>>(gemm);
 }
 

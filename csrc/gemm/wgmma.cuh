@@ -35,15 +35,11 @@ GOSSAMER_INLINE void products_wait() {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define GOSSAMER_NAMES_128                                                                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define GOSSAMER_NAMES_96                                                  \
+  GOSSAMER_NAMES_64                                                        \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "    \
+  "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, " \
+  "%91, %92, %93, %94, %95"
 #define GOSSAMER_4(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define GOSSAMER_16(c, d, i) \
   GOSSAMER_4(c, d, i), GOSSAMER_4(c, d, i + 4), GOSSAMER_4(c, d, i + 8), GOSSAMER_4(c, d, i + 12)
@@ -65,14 +61,13 @@ GOSSAMER_INLINE void products_wait() {
           : GOSSAMER_64(c, d, First)                                                                                 \
           : "l"(a), "l"(b), "r"(keep));                                                                              \
     }                                                                                                                \
-    /* d [64, 256], 128 sums */                                                                                      \
-    template <int N>                                                                                                 \
-    GOSSAMER_INLINE void n256(Sum (&d)[N], uint64_t a, uint64_t b, int keep) {                                       \
+    /* d [64, 192]: 96 sums */                                                                                       \
+    template <int First, int N>                                                                                      \
+    GOSSAMER_INLINE void n192(Sum (&d)[N], uint64_t a, uint64_t b, int keep) {                                       \
       asm volatile(                                                                                                  \
-          "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %130, 0;\n\t"                                                  \
-          "wgmma.mma_async.sync.aligned.m64n256k" K "." names " {" GOSSAMER_NAMES_128 "}, %128, %129, keep" rest     \
-          ";\n}"                                                                                                     \
-          : GOSSAMER_64(c, d, 0), GOSSAMER_64(c, d, 64)                                                              \
+          "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %98, 0;\n\t"                                                   \
+          "wgmma.mma_async.sync.aligned.m64n192k" K "." names " {" GOSSAMER_NAMES_96 "}, %96, %97, keep" rest ";\n}" \
+          : GOSSAMER_64(c, d, First), GOSSAMER_16(c, d, First + 64), GOSSAMER_16(c, d, First + 80)                   \
           : "l"(a), "l"(b), "r"(keep));                                                                              \
     }                                                                                                                \
   };
@@ -88,7 +83,7 @@ GOSSAMER_WGMMA(int8_t, "32", int32_t, "+r", "s32.s8.s8", "")
 #undef GOSSAMER_64
 #undef GOSSAMER_16
 #undef GOSSAMER_4
-#undef GOSSAMER_NAMES_128
+#undef GOSSAMER_NAMES_96
 #undef GOSSAMER_NAMES_64
 
 #endif

@@ -26,7 +26,8 @@ def linear_fp8(
     bias: [n] of `dtype` (float32, float16 or bfloat16).
     Added up in float32 and rounded once; but tensor cores of sm_90 keep about 14 bits of a sum of
     products of float8: at k = 8192, results are off by 2.6e-3 in all, 1.7e-3 of it by bfloat16.
-    Scales of groups and blocks make sums short and exact.
+    Terms that all have one sign lose more, 1.5% at k = 1024 and 13% at 8192, as they do in
+    torch._scaled_mm with use_fast_accum. Scales of groups and blocks make sums short: 7e-4 then.
     CPUs have no arithmetic for float8, hence no kernel there: the reference multiplies in float32.
     Returns a contiguous tensor. Inference only. Raises TypeError (dtype) or ValueError (shape,
     strides, device).

@@ -72,10 +72,23 @@ def test_is_close_to_the_product_of_what_was_quantized(of_x, of_weight):
     assert (got - want).norm() <= 0.06 * want.norm()
 
 
-def check(shape, device, backend, dtype, scales, bias, lost=2**-20):
+def lost_bits(k, scales):
+    """What Hopper's tensor cores may lose of a sum, as a part of the sum of |terms|.
+
+    They add products of float8 to sums of about 14 bits, and cut off what is below (DeepSeek-V3,
+    arXiv 2412.19437, section 3.3.2). Measured on an H200 against float64, the worst of 1.5 million
+    sums of products of normal numbers: 2^-13.0 at k = 32, 2^-11.8 at 128, 2^-11.3 at 1024, 2^-10.7
+    at 4096 and 2^-10.6 at 16,384, by cuBLAS (use_fast_accum) as by our kernel. Where groups have
+    scales, each 128 are added up in float32: no more than at 128.
+    """
+    return 2**-11 if k <= 1024 or scales == ("group", "block") else 2**-10
+
+
+def check(shape, device, backend, dtype, scales, bias, lost=2**-20, one_sign=False):
     """lost: of the terms of a sum, by the arithmetic that adds them up."""
     m, n, k = shape
-    x, weight = (torch.randn(s, device=device).to(FP8) for s in ((m, k), (n, k)))
+    x, weight = (torch.randn(s, device=device) for s in ((m, k), (n, k)))
+    x, weight = (t.abs().to(FP8) if one_sign else t.to(FP8) for t in (x, weight))
     groups = -(-k // 128)
     shapes = {"tensor": (1,), "row": (m, 1), "group": (m, groups)}
     x_scale = torch.rand(shapes[scales[0]], device=device) + 0.5
@@ -100,9 +113,9 @@ PAIRS = [(a, b) for a in ("tensor", "row", "group") for b in ("tensor", "row", "
 @pytest.mark.parametrize(("op", "backend", "device"), RUNS)
 def test_agrees_with_the_oracle(op, backend, device, scales):
     interpreted = backend == "triton" and device == "cpu"
-    lost = 2**-20 if device == "cpu" else 2**-10  # see test_tiles_of_the_cuda_kernel
     for dtype in FLOAT_DTYPES[:1] if interpreted else FLOAT_DTYPES:
         for shape in ((1, 1, 1), (5, 140, 33), (70, 16, 272), (8, 128, 256)):
+            lost = 2**-20 if device == "cpu" else lost_bits(shape[2], scales)
             check(shape, device, backend, dtype, scales, shape[0] == 5, lost)
 
 
@@ -112,12 +125,15 @@ def test_agrees_with_the_oracle(op, backend, device, scales):
     "scales", [("tensor", "tensor"), ("row", "row"), ("group", "block")], ids=str
 )
 @pytest.mark.parametrize(
-    "shape", [(192, 6144, 16), (300, 3080, 272), (1000, 4096, 1024), (2304, 4352, 17_008)], ids=str
+    "shape", [(192, 6144, 16), (300, 3080, 272), (1000, 3000, 1024), (4000, 3000, 17_008)], ids=str
 )
 def test_tiles_of_the_cuda_kernel(dtype, shape, scales):
-    """Tensor cores lose bits of sums of float8, about 2^-13 of them in each step of 32.
+    """Two shapes have tiles of 128 x 128, one of 128 x 192, one halves of 256 x 192."""
+    check(shape, "cuda", "cuda", dtype, scales, False, lost_bits(shape[2], scales))
+    check(shape, "cuda", "cuda", dtype, scales, True, lost_bits(shape[2], scales))
 
-    2^-12 was too little for five cases on an H200; whether that is all of it was not looked into.
-    """
-    check(shape, "cuda", "cuda", dtype, scales, False, 2**-10)
-    check(shape, "cuda", "cuda", dtype, scales, True, 2**-10)
+
+@pytest.mark.gpu
+def test_scales_of_groups_keep_long_sums_of_one_sign():
+    """Cut off at every step, such sums lose 2^-9.2 at k = 128, and in one piece 2^-3.7 at 4096."""
+    check((300, 3080, 4096), "cuda", "cuda", torch.float16, ("group", "block"), True, 2**-9, True)

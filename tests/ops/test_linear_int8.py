@@ -169,8 +169,9 @@ def test_threads_agree_with_one():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    "shape", [(192, 6144, 16), (300, 3080, 272), (1000, 4096, 1008), (2304, 4352, 17_008)], ids=str
+    "shape", [(192, 6144, 16), (300, 3080, 272), (1000, 3000, 1008), (4000, 3000, 17_008)], ids=str
 )
 def test_tiles_of_the_cuda_kernel(dtype, shape):
+    """Two shapes have tiles of 128 x 128, one of 128 x 192, one halves of 256 x 192."""
     check(shape, "cuda", "cuda", dtype, bias=False)
     check(shape, "cuda", "cuda", dtype, bias=True)
