@@ -69,11 +69,12 @@ def products_table(records: list[Record]) -> str:
                 continue
             eager = _peer(own, r, "eager")
             cells = [f"`{op}`", shape_of(r), r.variant, r.backend, ms(eager), ms(r)]
-            ratio = r.facts.get("of_product")
-            product = f"{ratio:.2f}x" if ratio else NOTHING
-            rows.append([*cells, speed_up(r, eager), product])
+            alone = [r.facts.get(name) for name in ("of_product", "at_one_clock")]
+            rows.append(
+                [*cells, speed_up(r, eager), *(f"{x:.2f}x" if x else NOTHING for x in alone)]
+            )
     columns = ["op", "rows x sizes", "variant", "backend", "eager", "gossamer", "speed-up"]
-    return table([*columns, "of the product alone"], rows)
+    return table([*columns, "of the product alone", "at one clock"], rows)
 
 
 def _kind(record: Record) -> str:
