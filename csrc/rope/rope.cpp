@@ -4,7 +4,7 @@ namespace gossamer {
 namespace {
 
 // Before anything is computed. One pass without a branch per position, for a decode step calls this in every layer.
-void check_positions(const char* op, const Rope& work) {
+void check_positions(const char* op, const RopeRows& work) {
   int64_t low = 0, high = 0;
   for (int64_t i = 0; i < work.tokens; ++i) {
     const int64_t position = work.positions[i * work.position_stride];

@@ -1,3 +1,5 @@
+#include <climits>
+
 #include "gossamer/cuda/dtype.cuh"
 #include "gossamer/cuda/launch.h"
 #include "gossamer/cuda/vector.cuh"
@@ -7,172 +9,218 @@ namespace gossamer {
 namespace {
 
 constexpr int kRopeThreads = 256;
-// Heads that a thread turns by the same cos and sin, all on their way at once: 128 bytes in flight. cos and sin
-// are as many bytes as two heads in 16 bits, so that each further head saves reading them again from L1.
-constexpr int kHeadsPerThread = 4;
+// Heads that a thread turns by the same cos and sin. One step of decoding waits for the code of a kernel, too, so that
+// four heads are slower there, and one is slower for prompts: 40 heads of 1 and of 16,384 tokens in bfloat16 take 4.1
+// and 89.6 us with one head, 4.2 and 83.3 with two, 4.2 and 85.3 with four on an H200.
+constexpr int kHeadsPerThread = 2;
 
-// A column is V pairs of channels: two packs, whose places in a row depend on how channels are paired; or, from
-// `turned` columns on, V channels to copy. V = 1 takes any strides.
-template <int V, bool Interleaved>
-struct Columns {
-  int64_t pairs;
-
-  __device__ int64_t first(int64_t column) const { return (Interleaved ? 2 : 1) * column * V; }
-  __device__ int64_t second(int64_t column) const { return first(column) + (Interleaved ? V : pairs); }
+template <class T>
+struct RopeArgs {
+  const T* x;
+  T* out;  // may be x
+  const int64_t* positions;
+  const float *cos, *sin;
+  int64_t token_stride, head_stride, out_token_stride, out_head_stride, position_stride, tokens, max_positions;
+  int heads, head_dim, pairs;
+  int64_t channel_stride, out_channel_stride;  // for V = 1; else 1
 };
 
+// V pairs of channels of a head: two packs, halves of the head apart; or one, where pairs lie side by side.
 template <class T, int V>
-GOSSAMER_INLINE cuda::Pack<T, V> load_channels(const Rope& work, const T* row, int64_t channel) {
-  return cuda::load<T, V>(row + (V == 1 ? channel * work.channel_stride : channel));
-}
+struct alignas(V == 1 ? sizeof(T) : cuda::kVectorBytes) Pairs {
+  cuda::Pack<T, V> pack[2];
+};
 
-// The result is contiguous, or x itself. Two kernels, as strides for both would cost: 2048 tokens of 40 heads in
-// bfloat16 take 15 us so, interleaved too, and with strides 16 and 23 on an H200.
-template <int V>
-GOSSAMER_INLINE int64_t in_place(const Rope& work, int64_t head, int64_t channel) {
-  return head * work.head_stride + (V == 1 ? channel * work.channel_stride : channel);
-}
+template <int V, bool Interleaved>
+struct Columns {
+  int pairs;
 
-// V pairs in two packs, turned.
+  __device__ int first(int column) const { return (Interleaved ? 2 : 1) * column * V; }
+  __device__ int second(int column) const { return first(column) + (Interleaved ? V : pairs); }
+};
+
 template <class T, int V, bool Interleaved>
-GOSSAMER_INLINE void turn(cuda::Pack<T, V>& first, cuda::Pack<T, V>& second, const float (&cos)[V],
-                          const float (&sin)[V]) {
+GOSSAMER_INLINE Pairs<T, V> load_pairs(const T* head, Columns<V, Interleaved> at, int column, int64_t stride) {
+  Pairs<T, V> x;
+  if constexpr (Interleaved && V > 1) {
+    reinterpret_cast<cuda::Pack<T, 2 * V>&>(x) = cuda::load<T, 2 * V>(head + at.first(column));
+  } else {
+    if constexpr (V > 1) stride = 1;
+    x.pack[0] = cuda::load<T, V>(head + at.first(column) * stride);
+    x.pack[1] = cuda::load<T, V>(head + at.second(column) * stride);
+  }
+  return x;
+}
+
+template <class T, int V, bool Interleaved>
+GOSSAMER_INLINE void store_pairs(T* head, Columns<V, Interleaved> at, int column, int64_t stride,
+                                 const Pairs<T, V>& x) {
+  if constexpr (Interleaved && V > 1) {
+    cuda::store<T, 2 * V>(head + at.first(column), reinterpret_cast<const cuda::Pack<T, 2 * V>&>(x));
+  } else {
+    if constexpr (V > 1) stride = 1;
+    cuda::store<T, V>(head + at.first(column) * stride, x.pack[0]);
+    cuda::store<T, V>(head + at.second(column) * stride, x.pack[1]);
+  }
+}
+
+// The same bits from every kernel: left alone, the compiler chooses which of two products an FMA leaves unrounded.
+template <class T, int V, bool Interleaved>
+GOSSAMER_INLINE void turn(Pairs<T, V>& pairs, const float (&cos)[V], const float (&sin)[V]) {
   float x[2][V], y[2][V];
-  cuda::unpack<T, V>(first, x[0]);
-  cuda::unpack<T, V>(second, x[1]);
+  cuda::unpack<T, V>(pairs.pack[0], x[0]);
+  cuda::unpack<T, V>(pairs.pack[1], x[1]);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const int a = Interleaved ? 2 * i : i, b = Interleaved ? 2 * i + 1 : V + i;
-    y[a / V][a % V] = x[a / V][a % V] * cos[i] - x[b / V][b % V] * sin[i];
-    y[b / V][b % V] = x[b / V][b % V] * cos[i] + x[a / V][a % V] * sin[i];
+    const float left = x[a / V][a % V], right = x[b / V][b % V];
+    y[a / V][a % V] = __fmaf_rn(left, cos[i], -__fmul_rn(right, sin[i]));
+    y[b / V][b % V] = __fmaf_rn(right, cos[i], __fmul_rn(left, sin[i]));
   }
-  first = cuda::pack<T, V>(y[0]);
-  second = cuda::pack<T, V>(y[1]);
+  pairs.pack[0] = cuda::pack<T, V>(y[0]);
+  pairs.pack[1] = cuda::pack<T, V>(y[1]);
 }
 
-// One column of the heads first_head, first_head + blockDim.y, ... of a token.
-template <class T, int V, bool Interleaved, bool InPlace>
-GOSSAMER_INLINE void turn_column(const Rope& work, int64_t token, int64_t position, int64_t first_head,
-                                 int64_t column) {
-  const Columns<V, Interleaved> at{work.pairs};
-  const T* x = static_cast<const T*>(work.x) + token * work.token_stride;
-  T* out = static_cast<T*>(work.out) + token * work.heads * work.head_dim;
-  cuda::Pack<T, V> packs[kHeadsPerThread][2];
+// One column of the heads head, head + blockDim.y, ... of a token, which x and out point to.
+template <class T, int V, bool Interleaved>
+GOSSAMER_INLINE void turn_column(const RopeArgs<T>& args, const T* x, T* out, const int64_t* position_of, int head,
+                                 int column) {
+  const Columns<V, Interleaved> at{args.pairs};
+  Pairs<T, V> pairs[kHeadsPerThread];
 #pragma unroll
   for (int h = 0; h < kHeadsPerThread; ++h) {
-    const int64_t head = first_head + h * blockDim.y;
-    if (head < work.heads) {
-      packs[h][0] = load_channels<T, V>(work, x + head * work.head_stride, at.first(column));
-      packs[h][1] = load_channels<T, V>(work, x + head * work.head_stride, at.second(column));
+    const int further = h * blockDim.y;
+    if (head + further < args.heads) {
+      pairs[h] = load_pairs<T, V, Interleaved>(x + further * args.head_stride, at, column, args.channel_stride);
     }
   }
+  const int64_t position = *position_of;  // asked for after x, or the compiler lets x wait for cos and sin
   float cos[V], sin[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) cos[i] = sin[i] = nanf("");  // what a position out of range makes of a row
-  if (position >= 0 && position < work.max_positions) {
-    cuda::load_floats<float, V>(work.cos + position * work.pairs + column * V, cos);
-    cuda::load_floats<float, V>(work.sin + position * work.pairs + column * V, sin);
+  if (position >= 0 && position < args.max_positions) {
+    cuda::load_floats<float, V>(args.cos + position * args.pairs + column * V, cos);
+    cuda::load_floats<float, V>(args.sin + position * args.pairs + column * V, sin);
   }
 #pragma unroll
   for (int h = 0; h < kHeadsPerThread; ++h) {
-    const int64_t head = first_head + h * blockDim.y;
-    if (head < work.heads) {
-      turn<T, V, Interleaved>(packs[h][0], packs[h][1], cos, sin);
-      if constexpr (InPlace) {
-        T* here = static_cast<T*>(work.out) + token * work.token_stride;
-        cuda::store<T, V>(here + in_place<V>(work, head, at.first(column)), packs[h][0]);
-        cuda::store<T, V>(here + in_place<V>(work, head, at.second(column)), packs[h][1]);
-      } else {
-        cuda::store<T, V>(out + head * work.head_dim + at.first(column), packs[h][0]);
-        cuda::store<T, V>(out + head * work.head_dim + at.second(column), packs[h][1]);
-      }
+    const int further = h * blockDim.y;
+    if (head + further < args.heads) {
+      turn<T, V, Interleaved>(pairs[h], cos, sin);
+      store_pairs<T, V, Interleaved>(out + further * args.out_head_stride, at, column, args.out_channel_stride,
+                                     pairs[h]);
     }
   }
 }
 
-// The same for channels that are not turned, from `channel` on.
-template <class T, int V, bool InPlace>
-GOSSAMER_INLINE void copy_column(const Rope& work, int64_t token, int64_t position, int64_t first_head,
-                                 int64_t channel) {
+// The same for V channels that are not turned, from `channel` on.
+template <class T, int V>
+GOSSAMER_INLINE void copy_column(const RopeArgs<T>& args, const T* x, T* out, const int64_t* position_of, int head,
+                                 int channel) {
+  const int64_t position = *position_of;
+  const bool valid = position >= 0 && position < args.max_positions;
+  if (valid && out == x) return;
+  const int64_t from = channel * (V == 1 ? args.channel_stride : 1),
+                to = channel * (V == 1 ? args.out_channel_stride : 1);
   float nan[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) nan[i] = nanf("");
-  const bool valid = position >= 0 && position < work.max_positions;
-  if (InPlace && valid) return;
-  const T* x = static_cast<const T*>(work.x) + token * work.token_stride;
-  T* out = static_cast<T*>(work.out) + token * work.heads * work.head_dim + channel;
 #pragma unroll
   for (int h = 0; h < kHeadsPerThread; ++h) {
-    const int64_t head = first_head + h * blockDim.y;
-    if (head >= work.heads) return;
-    const T* row = x + head * work.head_stride;
-    if constexpr (InPlace) {
-      T* here = static_cast<T*>(work.out) + token * work.token_stride;
-      cuda::store<T, V>(here + in_place<V>(work, head, channel), cuda::pack<T, V>(nan));
+    const int further = h * blockDim.y;
+    if (head + further >= args.heads) return;
+    const cuda::Pack<T, V> same =
+        valid ? cuda::load<T, V>(x + further * args.head_stride + from) : cuda::pack<T, V>(nan);
+    cuda::store<T, V>(out + further * args.out_head_stride + to, same);
+  }
+}
+
+// blockDim.x threads along the columns of a head: V pairs of channels each, and then V channels to copy; blockDim.y
+// along heads, blockDim.z along tokens. V = 1 takes any strides.
+template <class T, int V, bool Interleaved>
+__global__ void __launch_bounds__(kRopeThreads) rope_kernel(const RopeArgs<T> args) {
+  const int64_t token = (static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * blockDim.z + threadIdx.z;
+  const int head = blockIdx.x * (blockDim.y * kHeadsPerThread) + threadIdx.y;
+  if (token >= args.tokens || head >= args.heads) return;
+  const int64_t* position = args.positions + token * args.position_stride;
+  const T* x = args.x + token * args.token_stride + head * args.head_stride;
+  T* out = args.out + token * args.out_token_stride + head * args.out_head_stride;
+  const int turned = args.pairs / V, columns = args.head_dim / V - turned;
+  for (int column = threadIdx.x; column < columns; column += blockDim.x) {
+    if (column < turned) {
+      turn_column<T, V, Interleaved>(args, x, out, position, head, column);
     } else {
-      cuda::store<T, V>(out + head * work.head_dim,
-                        valid ? load_channels<T, V>(work, row, channel) : cuda::pack<T, V>(nan));
+      copy_column<T, V>(args, x, out, position, head, column * V + args.pairs);
     }
   }
 }
 
-// blockDim.x threads along the columns of a head, blockDim.y along heads, blockDim.z along tokens.
-template <class T, int V, bool Interleaved, bool InPlace>
-__global__ void __launch_bounds__(kRopeThreads) rope_kernel(const Rope work) {
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
-  if (token >= work.tokens) return;
-  const int64_t position = work.positions[token * work.position_stride];
-  const int64_t turned = work.pairs / V, columns = work.head_dim / V - turned;
-  const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.y * kHeadsPerThread;
-  for (int64_t group = static_cast<int64_t>(blockIdx.y) * blockDim.y * kHeadsPerThread; group < work.heads;
-       group += step) {
-    for (int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
-      if (column < turned) {
-        turn_column<T, V, Interleaved, InPlace>(work, token, position, group + threadIdx.y, column);
-      } else {
-        copy_column<T, V, InPlace>(work, token, position, group + threadIdx.y, column * V + work.pairs);
-      }
-    }
-  }
-}
-
-template <class T, int V>
-void launch(const Rope& work, bool in_place, cudaStream_t stream) {
+template <class T, int V, bool Interleaved>
+void launch(const RopeArgs<T>& args, cudaStream_t stream) {
   const auto at_most = [](int64_t n, int64_t limit) { return static_cast<unsigned>(n < limit ? n : limit); };
-  const int64_t columns = (work.head_dim - work.pairs) / V;
-  const int64_t groups = (work.heads - 1) / kHeadsPerThread + 1;
-  dim3 block;
-  block.x = at_most(columns, kRopeThreads);
-  block.y = at_most(groups, kRopeThreads / block.x);
-  block.z = at_most(work.tokens, at_most(kRopeThreads / (block.x * block.y), 64));
-  const int64_t token_blocks = (work.tokens - 1) / block.z + 1, head_blocks = (groups - 1) / block.y + 1;
-  STD_TORCH_CHECK(token_blocks < (int64_t{1} << 31), "rope: too many tokens: ", work.tokens);
-  const dim3 grid(static_cast<unsigned>(token_blocks), at_most(head_blocks, 65535));
-  auto* kernel = in_place ? (work.interleaved ? rope_kernel<T, V, true, true> : rope_kernel<T, V, false, true>)
-                          : (work.interleaved ? rope_kernel<T, V, true, false> : rope_kernel<T, V, false, false>);
-  kernel<<<grid, block, 0, stream>>>(work);
+  const auto parts = [](int64_t n, int64_t each) { return (n - 1) / each + 1; };
+  const int64_t groups = parts(args.heads, kHeadsPerThread);
+  dim3 block, grid;
+  block.x = at_most((args.head_dim - args.pairs) / V, kRopeThreads);
+  grid.x = static_cast<unsigned>(parts(groups, kRopeThreads / block.x));
+  block.y = static_cast<unsigned>(parts(groups, grid.x));  // as many heads to each block
+  block.z = at_most(args.tokens, at_most(kRopeThreads / (block.x * block.y), 64));
+  const int64_t token_blocks = parts(args.tokens, block.z);
+  STD_TORCH_CHECK(token_blocks < (int64_t{1} << 31), "rope: too many tokens: ", args.tokens);
+  grid.z = static_cast<unsigned>(parts(token_blocks, 65535));
+  grid.y = static_cast<unsigned>(parts(token_blocks, grid.z));
+  rope_kernel<T, V, Interleaved><<<grid, block, 0, stream>>>(args);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// Whether packs of x, of the result and of cos and sin begin at multiples of 16 bytes.
-bool can_pack(const Rope& work, int length) {
-  return work.pairs % length == 0 && work.head_dim % length == 0 && work.channel_stride == 1 &&
+// Whether V pairs, and V of the channels that are copied, begin at multiples of a pack in x, in the result, in cos and
+// in sin. Packs are `length` channels.
+bool can_pack(const RopeRows& work, int length) {
+  const int64_t turned = work.interleaved ? 2 * work.pairs : work.pairs;
+  return turned % length == 0 && work.head_dim % length == 0 && work.channel_stride == 1 &&
          work.token_stride % length == 0 && work.head_stride % length == 0 &&
          cuda::aligned(work.x, cuda::kVectorBytes) && cuda::aligned(work.cos, cuda::kVectorBytes) &&
          cuda::aligned(work.sin, cuda::kVectorBytes);
 }
 
-void turn(const RopeCall& call) {
+template <class T>
+RopeArgs<T> args_of(const RopeRows& work) {
+  RopeArgs<T> args;
+  args.x = static_cast<const T*>(work.x);
+  args.out = static_cast<T*>(work.out);
+  args.positions = work.positions;
+  args.cos = work.cos;
+  args.sin = work.sin;
+  args.token_stride = work.token_stride;
+  args.head_stride = work.head_stride;
+  args.out_token_stride = work.out_token_stride;
+  args.out_head_stride = work.out_head_stride;
+  args.position_stride = work.position_stride;
+  args.tokens = work.tokens;
+  args.max_positions = work.max_positions;
+  args.heads = static_cast<int>(work.heads);
+  args.head_dim = static_cast<int>(work.head_dim);
+  args.pairs = static_cast<int>(work.pairs);
+  args.channel_stride = work.channel_stride;
+  args.out_channel_stride = work.in_place ? work.channel_stride : 1;
+  return args;
+}
+
+void turn(const char* op, const RopeCall& call) {
+  const RopeRows& work = call.work;
   if (call.x.numel() == 0) return;
+  STD_TORCH_CHECK(work.heads <= INT_MAX && work.head_dim <= INT_MAX, op, ": more than 2^31 - 1 heads or channels");
   const cuda::DeviceGuard guard(call.x.get_device_index());
   const cudaStream_t stream = cuda::current_stream(call.x);
-  cuda::for_dtype(call.work.dtype, [&](auto element) {
+  cuda::for_dtype(work.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int length = cuda::vector_length<T>;
-    if (can_pack(call.work, length)) {
-      launch<T, length>(call.work, call.work.in_place, stream);
+    const RopeArgs<T> args = args_of<T>(work);
+    const bool packs = can_pack(work, length);
+    if (work.interleaved) {
+      packs ? launch<T, length / 2, true>(args, stream) : launch<T, 1, true>(args, stream);
     } else {
-      launch<T, 1>(call.work, call.work.in_place, stream);
+      packs ? launch<T, length, false>(args, stream) : launch<T, 1, false>(args, stream);
     }
   });
 }
@@ -182,7 +230,7 @@ void turn(const RopeCall& call) {
 Tensor rope_cuda(const Tensor& x, const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved) {
   RopeCall call = prepare_rope("rope", x, positions, cos, sin, interleaved);
   write_to(call, empty_contiguous(x, x.sizes()));
-  turn(call);
+  turn("rope", call);
   return call.out;
 }
 
@@ -193,7 +241,7 @@ void rope_inplace_cuda(const Tensor& x, const Tensor& positions, const Tensor& c
   check_apart("rope_inplace", x);
   call.work.in_place = true;
   write_to(call, x);
-  turn(call);
+  turn("rope_inplace", call);
 }
 
 }  // namespace gossamer

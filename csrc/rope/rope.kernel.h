@@ -5,7 +5,7 @@
 
 namespace gossamer {
 
-struct Rope {
+struct RopeRows {
   DType dtype;
   bool interleaved;
   int64_t tokens, heads, head_dim;
@@ -17,10 +17,6 @@ struct Rope {
   int64_t position_stride;
   const float *cos, *sin;  // [max_positions, pairs]
   void* out;               // contiguous, or x
-};
-
-// With what only the CPU kernel needs; a larger argument makes the CUDA kernels longer, by 20 of 700 instructions.
-struct RopeRows : Rope {
   int64_t out_token_stride, out_head_stride;
   bool in_place;       // out is x: channels that are not turned stay as they are
   const void* weight;  // null, or what x is multiplied with after an RMSNorm of each row, before it is turned

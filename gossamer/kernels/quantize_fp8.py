@@ -38,12 +38,15 @@ def encode(x, NATIVE: tl.constexpr):
 def quantize_fp8_kernel(
     x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr, NATIVE: tl.constexpr
 ):
-    """One program per row of at most BLOCK elements, one scale for it."""
+    """One program per row of at most BLOCK elements, one scale for it.
+
+    Here and below, x * 0 is 0, or NaN where x is not finite; the scale shall be NaN then.
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 448.0)
+    scale = scale_of(tl.max(tl.abs(x)), 448.0) + tl.sum(x * 0.0)
     tl.store(q_ptr + row * width + columns, encode(x * tl.div_rn(1.0, scale), NATIVE), mask=inside)
     tl.store(scale_ptr + row, scale)
 
@@ -61,7 +64,7 @@ def quantize_fp8_kernel_wide(
         x = tl.load(x_ptr + row * x_stride + columns, mask=columns < width, other=0.0)
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
         poison += x.to(tl.float32) * 0.0
-    scale = scale_of(tl.max(largest), tl.sum(poison), 448.0)
+    scale = scale_of(tl.max(largest), 448.0) + tl.sum(poison)
     inverse = tl.div_rn(1.0, scale)
     for base in range(0, width, BLOCK):
         columns = base + tl.arange(0, BLOCK)
@@ -81,7 +84,7 @@ def quantize_fp8_kernel_groups(
     columns = group[:, None] * 128 + tl.arange(0, 128)[None, :]
     inside = columns < width
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = scale_of(tl.max(tl.abs(x), axis=1), tl.sum(x * 0.0, axis=1), 448.0)
+    scale = scale_of(tl.max(tl.abs(x), axis=1), 448.0) + tl.sum(x * 0.0, axis=1)
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
     tl.store(q_ptr + row * width + columns, encode(x * inverse[:, None], NATIVE), mask=inside)
     tl.store(scale_ptr + row * groups + group, scale, mask=group < groups)
@@ -102,7 +105,7 @@ def quantize_fp8_kernel_blocks(
         x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(x))
         poison += x * 0.0
-    scale = scale_of(tl.max(largest), tl.sum(poison), 448.0)
+    scale = scale_of(tl.max(largest), 448.0) + tl.sum(poison)
     inverse = tl.div_rn(1.0, scale)
     for base in range(0, 128, BM):
         row = first + base + tl.arange(0, BM)[:, None]
@@ -135,7 +138,7 @@ def quantize_fp8_kernel_scaled(
     """
     row = tl.program_id(0).to(tl.int64)
     largest = tl.load(bits_ptr).to(tl.float32, bitcast=True)
-    scale = scale_of(largest, largest * 0.0, 448.0)
+    scale = scale_of(largest, 448.0) + largest * 0.0
     for base in range(0, width, BLOCK):
         columns = base + tl.arange(0, BLOCK)
         inside = columns < width

@@ -13,9 +13,28 @@ MAX_BLOCK = 8192  # elements of a row that stay in registers; wider rows are rea
 
 
 @triton.jit
-def scale_of(largest, poison, LIMIT: tl.constexpr):
-    """largest / LIMIT, 1 for 0. poison: 0, or NaN where a number is not finite."""
-    return tl.where(largest == 0.0, 1.0, tl.div_rn(largest, LIMIT)) + poison
+def scale_of(largest, LIMIT: tl.constexpr):
+    """largest / LIMIT, 1 for 0."""
+    return tl.where(largest == 0.0, 1.0, tl.div_rn(largest, LIMIT))
+
+
+@triton.jit
+def magnitude(x):
+    """|x| as an integer: its bits, whose order is the same. Infinity and NaN are the largest.
+
+    Two 16-bit numbers are compared at once so, and no sum has to look for what is not finite.
+    """
+    if x.dtype == tl.float32:
+        return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return x.to(tl.int16, bitcast=True) & 0x7FFF
+
+
+@triton.jit
+def number(bits, dtype: tl.constexpr):
+    """What `magnitude` made bits of, in float32."""
+    if dtype == tl.float32:
+        return bits.to(tl.float32, bitcast=True)
+    return bits.to(tl.int16).to(dtype, bitcast=True).to(tl.float32)
 
 
 @triton.jit
@@ -24,7 +43,7 @@ def code_of(x):
 
     x is a product that must have been rounded itself: launch with enable_fp_fusion=False.
     """
-    return ((x + 12582912.0).to(tl.int32, bitcast=True) & 0xFF).to(tl.int8)
+    return (x + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
 
 
 @triton.jit
@@ -33,9 +52,9 @@ def quantize_int8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.con
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = scale_of(tl.max(tl.abs(x)), tl.sum(x * 0.0), 127.0)
-    q = code_of(x * tl.div_rn(1.0, scale))
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0)
+    scale = scale_of(number(tl.max(magnitude(x)), x.dtype), 127.0)
+    q = code_of(x.to(tl.float32) * tl.div_rn(1.0, scale))
     tl.store(q_ptr + row * width + columns, q, mask=inside)
     tl.store(scale_ptr + row, scale)
 
@@ -44,14 +63,12 @@ def quantize_int8_kernel(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.con
 def quantize_int8_kernel_wide(x_ptr, q_ptr, scale_ptr, width, x_stride, BLOCK: tl.constexpr):
     """One program per row of any width, in two passes of BLOCK elements at a time."""
     row = tl.program_id(0).to(tl.int64)
-    largest = tl.zeros([BLOCK], dtype=tl.float32)
-    poison = tl.zeros([BLOCK], dtype=tl.float32)
+    largest = tl.zeros([BLOCK], dtype=tl.int32)
     for base in range(0, width, BLOCK):
         columns = base + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * x_stride + columns, mask=columns < width, other=0.0)
-        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
-        poison += x.to(tl.float32) * 0.0
-    scale = scale_of(tl.max(largest), tl.sum(poison), 127.0)
+        largest = tl.maximum(largest, magnitude(x).to(tl.int32))
+    scale = scale_of(number(tl.max(largest), x_ptr.dtype.element_ty), 127.0)
     inverse = tl.div_rn(1.0, scale)
     for base in range(0, width, BLOCK):
         columns = base + tl.arange(0, BLOCK)
@@ -66,7 +83,8 @@ def _plan(width: int) -> tuple[Any, dict[str, int]]:
     if width > MAX_BLOCK:
         return quantize_int8_kernel_wide, {"BLOCK": 4096, "num_warps": 8}
     block = triton.next_power_of_2(width)
-    return quantize_int8_kernel, {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
+    # 16,384 x 8192 in bfloat16 on an H200: 93 us with 4 or 8 warps, 97 with 16 and 128 with 32.
+    return quantize_int8_kernel, {"BLOCK": block, "num_warps": min(max(block // 1024, 1), 8)}
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
