@@ -10,6 +10,9 @@
 namespace gossamer {
 namespace {
 
+// Elements of a row that a thread keeps where they cannot be packed: rows of up to 8192 then are read once.
+constexpr int kSingles = 8;
+
 // 1024 threads leave 64 registers to each, too few for 4 packs of eight values.
 template <class T, int K>
 constexpr int max_threads = K == 4 && sizeof(T) == 2 ? 512 : 1024;
@@ -25,8 +28,8 @@ __global__ void __launch_bounds__(max_threads<T, K>, 1) norm_kernel(const NormAr
   const Row row(args, index);
   const int step = blockDim.x, first = threadIdx.x;
 
-  constexpr int flight = K < 2 ? K : 2;  // packs of each input on their way at once
-  constexpr bool early = K <= 2;         // and the weight with them: a decode step finds none of it in a cache
+  constexpr int flight = V == 1 || K < 2 ? K : 2;  // packs of each input on their way at once
+  constexpr bool early = K <= 2;  // and the weight with them: a decode step finds none of it in a cache
   Pack h[K], weight[early ? K : 1], bias[early ? K : 1];
   float total = 0;
 #pragma unroll
@@ -106,29 +109,50 @@ inline int round_up_to_power_of_two(int n) {
   return power;
 }
 
+struct NormPlan {
+  int threads, per_thread;  // of a row
+};
+
+// Packs: two per thread hide latency with few idle lanes, several rows to a warp if they are narrow; up to 512 threads,
+// so that a multiprocessor has several rows at work and one of them is always loading; only very wide rows need more.
+// Rows that half a warp or less can hold at one pack per thread are 3% faster so (262,144 x 128 on an H200).
+inline NormPlan plan_packs(int packs) {
+  if (packs <= 32) return {round_up_to_power_of_two(packs), 1};
+  int threads = round_up_to_power_of_two((packs + 1) / 2);
+  threads = threads > 512 ? 512 : threads;
+  if (packs > 4 * threads) threads = 1024;
+  return {threads, (packs + threads - 1) / threads};
+}
+
+// Single elements: as many loads on their way as registers allow. 16,384 x 4097 with a residual in bfloat16 takes 207
+// us so on an H200; 286 where all threads of a block loop over the row and read it back.
+inline NormPlan plan_singles(int width) {
+  const int threads = (width + kSingles - 1) / kSingles;
+  if (threads <= 32) return {round_up_to_power_of_two(threads), kSingles};
+  if (threads <= 1024) return {(threads + 31) / 32 * 32, kSingles};
+  return {1024, (width + 1023) / 1024};
+}
+
+template <class T, int V, NormForm F>
+auto* norm_kernel_of(const NormPlan& plan) {
+  if constexpr (V == 1) {
+    return plan.per_thread <= kSingles ? norm_kernel<T, 1, kSingles, F> : norm_kernel_wide<T, 1, F>;
+  } else {
+    if (plan.per_thread <= 1) return norm_kernel<T, V, 1, F>;
+    if (plan.per_thread <= 2) return norm_kernel<T, V, 2, F>;
+    return plan.per_thread <= 4 && plan.threads <= max_threads<T, 4> ? norm_kernel<T, V, 4, F>
+                                                                     : norm_kernel_wide<T, V, F>;
+  }
+}
+
 template <class T, int V, NormForm F>
 void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
-  // Two packs per thread hide latency with few idle lanes, several rows to a warp if they are narrow; up to 512
-  // threads, so that a multiprocessor has several rows at work and one of them is always loading; only very wide rows
-  // need more.
-  int threads = round_up_to_power_of_two((args.packs + 1) / 2);
-  threads = threads > 512 ? 512 : threads;
-  if (args.packs > 4 * threads) threads = 1024;
-  const int rows_per_block = threads < 256 ? 256 / threads : 1;
+  const NormPlan plan = V == 1 ? plan_singles(args.packs) : plan_packs(args.packs);
+  const int rows_per_block = plan.threads < 256 ? 256 / plan.threads : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), op, ": too many rows: ", args.rows);
-  const int per_thread = (args.packs + threads - 1) / threads;
-  auto* kernel = norm_kernel_wide<T, V, F>;
-  if constexpr (V > 1) {
-    if (per_thread <= 1) {
-      kernel = norm_kernel<T, V, 1, F>;
-    } else if (per_thread <= 2) {
-      kernel = norm_kernel<T, V, 2, F>;
-    } else if (per_thread <= 4 && threads <= max_threads<T, 4>) {
-      kernel = norm_kernel<T, V, 4, F>;
-    }
-  }
-  const dim3 grid(static_cast<unsigned>(blocks)), block(threads, rows_per_block);
+  const dim3 grid(static_cast<unsigned>(blocks)), block(plan.threads, rows_per_block);
+  auto* kernel = norm_kernel_of<T, V, F>(plan);
   kernel<<<grid, block, 0, stream>>>(args);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }

@@ -1,6 +1,8 @@
 // Launches the elementwise kernel that suits the inputs' shapes, strides and alignment.
 #pragma once
 
+#include <algorithm>
+
 #include "gossamer/cuda/elementwise_kernels.cuh"
 #include "gossamer/cuda/launch.h"
 #include "gossamer/torch/broadcast.h"
@@ -22,42 +24,81 @@ bool can_pack(const ElementwiseArgs<T, N>& args, int length) {
   return true;
 }
 
-// Blocks of 256 threads that cover all rows and columns; at most 65,535 along a row, which loops.
-struct RowGrid {
-  dim3 grid, block;
-
-  RowGrid(int64_t rows, int64_t columns, int rows_per_thread) {
-    unsigned wide = 1;
-    while (wide < kThreads && wide < columns) wide *= 2;
-    block = dim3(wide, kThreads / wide);
-    const int64_t row_blocks = (rows - 1) / (block.y * rows_per_thread) + 1;
-    const int64_t column_blocks = (columns - 1) / block.x + 1;
-    STD_TORCH_CHECK(row_blocks < (int64_t{1} << 31), "too many rows for one launch: ", rows);
-    grid =
-        dim3(static_cast<unsigned>(row_blocks), static_cast<unsigned>(column_blocks < 65535 ? column_blocks : 65535));
+// Calls `launch` with a shape of one or two dimensions, in parts whose offsets fit 31 bits: nearly always one. Those of
+// threads that a grid has to spare fit as well.
+template <int V, class T, int N, class Launch>
+void for_parts(const ElementwiseArgs<T, N>& args, const Launch& launch) {
+  constexpr int64_t limit = (int64_t{1} << 31) - (1 << 17);
+  const int64_t columns = args.shape.size[0];
+  int64_t across = V, down = columns * V;  // the largest steps, of the result too
+  for (int k = 0; k < N; ++k) {
+    across = std::max(across, args.shape.stride[k][0]);
+    down = std::max(down, args.shape.stride[k][1]);
   }
-};
+  const int64_t wide = std::min(columns, std::max<int64_t>(limit / across, 1));
+  const int64_t high = wide < columns ? 1 : std::max<int64_t>((limit - columns * across) / down + 1, 1);
+  for (int64_t row = 0; row < args.rows; row += high) {
+    for (int64_t column = 0; column < columns; column += wide) {
+      RowArgs<T, N> part;
+      part.out = args.out + (row * columns + column) * V;
+      part.columns = static_cast<int>(std::min(wide, columns - column));
+      part.rows = static_cast<int>(std::min(high, args.rows - row));
+      for (int k = 0; k < N; ++k) {
+        const int64_t inner = args.shape.stride[k][0], outer = args.shape.stride[k][1];
+        const int64_t start = row * outer + column * inner;
+        part.in[k] = args.in[k] + start;
+        part.inner[k] = static_cast<int>(inner);
+        part.outer[k] = static_cast<int>(outer);
+        part.last_offset[k] = args.last_offset[k] - start;
+      }
+      launch(part);
+    }
+  }
+}
+
+// `threads` threads: a power of two along columns, the rest along rows.
+inline dim3 row_block(int64_t columns, unsigned threads) {
+  unsigned wide = 1;
+  while (wide < threads && wide < columns) wide *= 2;
+  return dim3(wide, threads / wide);
+}
+
+inline int64_t blocks_of(int64_t count, int64_t each) { return (count - 1) / each + 1; }
 
 template <int V, unsigned Mask, Small Kind, class T, int N, class F>
 void launch_rows(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
-  RowArgs<T, N> row_args(args);
-  const int each = args.shape.numel <= kFewPacks ? 1 : rows_unroll<N, Mask>;
-  const RowGrid size(args.rows, args.shape.size[0], each);
-  const int64_t column_blocks = (args.shape.size[0] - 1) / size.block.x + 1, blocks = size.grid.x * column_blocks;
-  STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
-  row_args.column_blocks = static_cast<unsigned>(column_blocks);
-  auto* kernel =
-      each == 1 ? rows_kernel<V, Mask, Kind, 1, T, N, F> : rows_kernel<V, Mask, Kind, rows_unroll<N, Mask>, T, N, F>;
-  kernel<<<static_cast<unsigned>(blocks), size.block, 0, stream>>>(row_args, f);
+  const int each = args.shape.numel <= kFewPacks ? 1 : rows_unroll<Mask, F>;
+  for_parts<V>(args, [&](const RowArgs<T, N>& part) {
+    const dim3 block = row_block(part.columns, kRowThreads);
+    const int64_t row_blocks = blocks_of(part.rows, block.y * each), layers = blocks_of(row_blocks, 65535);
+    const dim3 grid(static_cast<unsigned>(blocks_of(part.columns, block.x)),
+                    static_cast<unsigned>(blocks_of(row_blocks, layers)), static_cast<unsigned>(layers));
+    auto* kernel =
+        each == 1 ? rows_kernel<V, Mask, Kind, 1, T, N, F> : rows_kernel<V, Mask, Kind, rows_unroll<Mask, F>, T, N, F>;
+    kernel<<<grid, block, 0, stream>>>(part, f);
+  });
 }
 
 template <int V, class T, int N, class F>
 void launch_flat(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
-  const int64_t each = args.shape.numel <= kFewPacks ? 1 : unroll<N>;
-  const int64_t blocks = (args.shape.numel - 1) / (kThreads * each) + 1;
-  STD_TORCH_CHECK(blocks < (int64_t{1} << 31), "too many elements for one launch: ", args.shape.numel);
-  auto* kernel = each == 1 ? flat_kernel<V, 1, T, N, F> : flat_kernel<V, unroll<N>, T, N, F>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(RowArgs<T, N>(args), f);
+  const int each = args.shape.numel <= kFewPacks ? 1 : unroll<N>;
+  for_parts<V>(args, [&](const RowArgs<T, N>& part) {
+    auto* kernel = each == 1 ? flat_kernel<V, 1, T, N, F> : flat_kernel<V, unroll<N>, T, N, F>;
+    kernel<<<static_cast<unsigned>(blocks_of(part.columns, kThreads * each)), kThreads, 0, stream>>>(part, f);
+  });
+}
+
+template <int V, class T, int N, class F>
+void launch_broadcast(ElementwiseArgs<T, N> args, const F& f, cudaStream_t stream) {
+  const dim3 block = row_block(args.shape.size[0], kThreads);
+  const int64_t row_blocks = blocks_of(args.rows, block.y), column_blocks = blocks_of(args.shape.size[0], block.x);
+  STD_TORCH_CHECK(row_blocks < (int64_t{1} << 31), "too many rows for one launch: ", args.rows);
+  if (args.rows < (int64_t{1} << 31)) {  // else the kernel divides plainly
+    for (int d = 1; d < args.shape.dims; ++d) args.divider[d] = Divider(static_cast<uint32_t>(args.shape.size[d]));
+  }
+  // At most 65,535 blocks along a row, which loop.
+  const dim3 grid(static_cast<unsigned>(row_blocks), static_cast<unsigned>(std::min<int64_t>(column_blocks, 65535)));
+  broadcast_kernel<V><<<grid, block, 0, stream>>>(args, f);
 }
 
 template <int V, unsigned Hint, class T, int N, class F>
@@ -81,11 +122,7 @@ void launch_packs(ElementwiseArgs<T, N> args, const F& f, cudaStream_t stream) {
   } else if (args.shape.dims == 2 && same_element == Hint) {
     launch_rows<V, Hint, Hint == 0 ? Small::same_row : Small::same_element>(args, f, stream);
   } else {
-    const RowGrid size(args.rows, args.shape.size[0], 1);
-    if (args.rows < (int64_t{1} << 31)) {  // else the kernel divides plainly
-      for (int d = 1; d < args.shape.dims; ++d) args.divider[d] = Divider(static_cast<uint32_t>(args.shape.size[d]));
-    }
-    broadcast_kernel<V><<<size.grid, size.block, 0, stream>>>(args, f);
+    launch_broadcast<V>(args, f, stream);
   }
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
