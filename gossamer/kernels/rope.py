@@ -15,7 +15,8 @@ TILE = 1024  # pairs of a program: 16 bytes per access and thread at 4 warps in 
 
 @triton.jit
 def turn(a, b, cos, sin):
-    return a * cos - b * sin, b * cos + a * sin
+    """The same bits from every kernel: a compiler chooses which product an FMA leaves unrounded."""
+    return tl.fma(a, cos, -(b * sin)), tl.fma(b, cos, a * sin)
 
 
 @triton.jit

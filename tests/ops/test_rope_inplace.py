@@ -6,7 +6,7 @@ import torch
 from gossamer.ops import OPS, rope, rope_inplace
 from gossamer.ops.checks import FLOAT_DTYPES
 from tests.ops import test_rope
-from tests.ops.spec import LAYOUTS, rounding_factor, runs
+from tests.ops.spec import LAYOUTS, runs
 
 RUNS = runs("rope_inplace")
 
@@ -34,18 +34,11 @@ def _case(tokens, heads, head_dim, pairs, dtype, device):
     return x, torch.randint(0, 100, (tokens,), device=device), *tables.unbind()
 
 
-def _check(x, args, backend):
-    """What lies in x, against rope's oracle; channels that are not turned stay as they were."""
-    test_rope.SPEC.check(x, args, rounding_factor(backend, x.dtype))
-    turned = 2 * args[2].shape[1]
-    assert torch.equal(x[..., turned:], args[0][..., turned:])
-
-
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "expanded"])
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
 @pytest.mark.parametrize(("op", "backend", "device"), RUNS)
 def test_is_rope_where_x_lies(op, backend, device, dtype, layout):
-    """For all channels, some, few; around vectors; nothing else is touched."""
+    """Bit for bit, for all channels, some, few; around vectors; nothing else is touched."""
     for tokens, heads, head_dim, pairs in [
         (3, 5, 64, 32),
         (2, 3, 40, 9),
@@ -54,9 +47,11 @@ def test_is_rope_where_x_lies(op, backend, device, dtype, layout):
     ]:
         values, positions, cos, sin = _case(tokens, heads, head_dim, pairs, dtype, device)
         for interleaved in (False, True):
+            want = rope(values, positions, cos, sin, interleaved=interleaved, backend=backend)
             x = LAYOUTS[layout](values)
+            assert x.data_ptr() != values.data_ptr()
             rope_inplace(x, positions, cos, sin, interleaved=interleaved, backend=backend)
-            _check(x, (values, positions, cos, sin, interleaved), backend)
+            assert torch.equal(x, want)
             memory = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
             assert int(memory.isfinite().sum()) == x.numel()  # the sea of NaN around it
 
@@ -68,7 +63,8 @@ def test_queries_and_keys_inside_of_a_fused_projection(op, backend, device, inte
     before = qkv.clone()
     _, positions, cos, sin = _case(5, 1, 128, 64, torch.bfloat16, device)
     rope_inplace(qkv[:, :10], positions, cos, sin, interleaved=interleaved, backend=backend)
-    _check(qkv[:, :10], (before[:, :10], positions, cos, sin, interleaved), backend)
+    want = rope(before[:, :10], positions, cos, sin, interleaved=interleaved, backend=backend)
+    assert torch.equal(qkv[:, :10], want)
     assert torch.equal(qkv[:, 10:], before[:, 10:])
 
 
@@ -106,7 +102,7 @@ def test_a_graph_turns_what_lies_there_then(backend):
     with torch.cuda.graph(graph):
         rope_inplace(x, positions, cos, sin, backend=backend)
     x.copy_(torch.randn_like(x))
-    before = x.clone()
+    want = rope(x, positions, cos, sin, backend=backend)
     graph.replay()
     torch.cuda.synchronize()
-    _check(x, (before, positions, cos, sin, False), backend)
+    assert torch.equal(x, want)
