@@ -42,7 +42,7 @@ struct NormRow {
     in.x = cuda::load<T, V>(x + p * V);
     if constexpr (add) in.residual = cuda::load<T, V>(residual + p * V);
     if constexpr (layer) {
-      if (args.input_bias != nullptr) in.input_bias = cuda::load_constant<T, V>(args.input_bias + p * V);
+      if (args.input_bias != nullptr) in.input_bias = cuda::load<T, V>(args.input_bias + p * V);
     }
     return in;
   }
@@ -98,10 +98,10 @@ struct NormRow {
     cuda::store<T, V>(normed + p * V, cuda::pack<T, V>(h));
   }
 
-  __device__ Pack weight(int p) const { return cuda::load_constant<T, V>(args.weight + p * V); }
+  __device__ Pack weight(int p) const { return cuda::load<T, V>(args.weight + p * V); }
   __device__ Pack bias(int p) const {
     Pack b{};
-    if (layer && args.bias != nullptr) b = cuda::load_constant<T, V>(args.bias + p * V);
+    if (layer && args.bias != nullptr) b = cuda::load<T, V>(args.bias + p * V);
     return b;
   }
 };

@@ -25,16 +25,20 @@ def magnitude(x):
     Two 16-bit numbers are compared at once so, and no sum has to look for what is not finite.
     """
     if x.dtype == tl.float32:
-        return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return x.to(tl.int16, bitcast=True) & 0x7FFF
+        bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    else:
+        bits = x.to(tl.int16, bitcast=True) & 0x7FFF
+    return bits
 
 
 @triton.jit
 def number(bits, dtype: tl.constexpr):
     """What `magnitude` made bits of, in float32."""
     if dtype == tl.float32:
-        return bits.to(tl.float32, bitcast=True)
-    return bits.to(tl.int16).to(dtype, bitcast=True).to(tl.float32)
+        x = bits.to(tl.float32, bitcast=True)
+    else:
+        x = bits.to(tl.int16).to(dtype, bitcast=True).to(tl.float32)
+    return x
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gossamer.ops import OPS, fused_residual_rmsnorm, rmsnorm
 from gossamer.ops.checks import FLOAT_DTYPES
-from tests.ops.spec import OpSpec, rounding_factor, runs
+from tests.ops.spec import OpSpec, poison, rounding_factor, runs
 
 RUNS = runs("rmsnorm")
 
@@ -108,3 +108,14 @@ def test_widths_on_the_gpu(dtype, backend):
     some = [*range(1, 200, 7), *range(512, 65_537, 3001), *range(512, 65_537, 4096), *WIDTHS]
     for width in some if backend == "cuda" else WIDTHS:
         _check_width(width, dtype, "cuda", backend)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_very_many_rows_of_middle_width(dtype):
+    """Of which the CUDA kernel has a program of its own."""
+    for width in (4104, 5000, 8192):
+        x, weight = torch.randn(2050, width, device="cuda"), torch.randn(width, device="cuda")
+        args = x.to(dtype), weight.to(dtype), 1e-6
+        poison([x.shape], dtype, "cuda")
+        SPEC.check(rmsnorm(*args, backend="cuda"), args)

@@ -67,14 +67,14 @@ inline int64_t blocks_of(int64_t count, int64_t each) { return (count - 1) / eac
 
 template <int V, unsigned Mask, Small Kind, class T, int N, class F>
 void launch_rows(const ElementwiseArgs<T, N>& args, const F& f, cudaStream_t stream) {
-  const int each = args.shape.numel <= kFewPacks ? 1 : rows_unroll<Mask, F>;
+  const int each = args.shape.numel <= kFewPacks ? 1 : rows_unroll<Mask, Kind, F>;
   for_parts<V>(args, [&](const RowArgs<T, N>& part) {
     const dim3 block = row_block(part.columns, kRowThreads);
     const int64_t row_blocks = blocks_of(part.rows, block.y * each), layers = blocks_of(row_blocks, 65535);
     const dim3 grid(static_cast<unsigned>(blocks_of(part.columns, block.x)),
                     static_cast<unsigned>(blocks_of(row_blocks, layers)), static_cast<unsigned>(layers));
-    auto* kernel =
-        each == 1 ? rows_kernel<V, Mask, Kind, 1, T, N, F> : rows_kernel<V, Mask, Kind, rows_unroll<Mask, F>, T, N, F>;
+    auto* kernel = each == 1 ? rows_kernel<V, Mask, Kind, 1, T, N, F>
+                             : rows_kernel<V, Mask, Kind, rows_unroll<Mask, Kind, F>, T, N, F>;
     kernel<<<grid, block, 0, stream>>>(part, f);
   });
 }

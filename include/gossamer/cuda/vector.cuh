@@ -26,17 +26,6 @@ GOSSAMER_INLINE Pack<T, N> load(const T* p) {
   return *reinterpret_cast<const Pack<T, N>*>(p);
 }
 
-// The same from memory that nothing writes while the kernel runs: the compiler may ask for it before earlier stores,
-// which it otherwise must take for stores to the same place.
-template <class T, int N>
-GOSSAMER_INLINE Pack<T, N> load_constant(const T* p) {
-  constexpr size_t size = sizeof(Pack<T, N>);
-  static_assert(size == 16 || size == 4 || size == 2);
-  using Word = std::conditional_t<size == 16, int4, std::conditional_t<size == 4, int, short>>;
-  const Word word = __ldg(reinterpret_cast<const Word*>(p));
-  return reinterpret_cast<const Pack<T, N>&>(word);
-}
-
 template <class T, int N>
 GOSSAMER_INLINE void store(T* p, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(p) = pack;
