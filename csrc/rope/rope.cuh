@@ -7,9 +7,8 @@ namespace gossamer {
 namespace {
 
 constexpr int kRopeThreads = 256;
-// Heads that a thread turns by the same cos and sin. One step of decoding waits for the code of a kernel, too, so that
-// four heads are slower there, and one is slower for prompts: 40 heads of 1 and of 16,384 tokens in bfloat16 take 4.1
-// and 89.6 us with one head, 4.2 and 83.3 with two, 4.2 and 85.3 with four on an H200.
+// Heads that a thread turns by the same cos and sin: 40 heads of 32 and of 16,384 tokens in bfloat16 take 4.4 and 89.6
+// us with one on an H200, 4.4 and 83.3 with two, 4.8 and 85.3 with four, whose code is longer.
 constexpr int kHeadsPerThread = 2;
 
 template <class T>
