@@ -8,6 +8,7 @@
 #include "elementwise/silu_mul.h"
 #include "gemm/linear_8bit.h"
 #include "gemm/linear_act.h"
+#include "gemm/mlp.h"
 #include "kv/kv_pack.h"
 #include "kv/kv_pages.h"
 #include "kv/kv_unpack.h"
@@ -23,7 +24,9 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cuda));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cuda));
   m.impl("fused_residual_layernorm", TORCH_BOX(&gossamer::fused_residual_layernorm_cuda));
+  m.impl("gated_mlp", TORCH_BOX(&gossamer::gated_mlp_cuda));
   m.impl("gelu_mul", TORCH_BOX(&gossamer::gelu_mul_cuda));
+  m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cuda));
   m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cuda));
   m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cuda));
   m.impl("kv_page_copy", TORCH_BOX(&gossamer::kv_page_copy_cuda));

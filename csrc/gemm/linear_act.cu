@@ -1,3 +1,4 @@
+#include "gemm/few_launch.cuh"
 #include "gemm/forward.h"
 #include "gemm/gemm_launch.cuh"
 #include "gemm/linear_act.h"
@@ -45,6 +46,7 @@ Tensor linear_act_cuda(const Tensor& x, const Tensor& weight, const std::optiona
   const Activation last = parse_activation(kOp, activation);
   const DType dtype = dtype_of(x, kOp, "x");
   const cuda::DeviceGuard guard(x.get_device_index());
+  if (few_takes(x.numel() / weight.size(1), weight)) return few_product(kOp, x, {weight, bias, last});
   if (dtype == DType::f32 || !takes(x, weight)) return call_triton("gossamer::linear_act", x, weight, bias, activation);
   const int64_t n = weight.size(0), k = weight.size(1);
   Tensor out = empty_products(x, n);

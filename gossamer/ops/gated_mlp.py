@@ -98,6 +98,5 @@ _op = Op(
     ),
     # Of results of the size of 1; what lies between products is rounded.
     tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
-    native_backends=("cpu",),
     triton="gossamer.kernels.gated_mlp:gated_mlp",
 )

@@ -104,12 +104,69 @@ def test_layouts(op, backend, device, layout):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
 @pytest.mark.parametrize("rows", [1, 16, 33, 64, 65, 300])
-def test_sizes_of_a_model_on_the_gpu(rows):
+def test_sizes_of_a_model_on_the_gpu(rows, backend):
     for dtype in FLOAT_DTYPES:
         shapes = ((rows, 1024), (2 * 3000, 1024), (1032, 3000))
         args = random(*shapes, dtype=dtype, device="cuda")
-        check("gated_mlp", (*args, None, None, "silu"), "triton")
-        first = gated_mlp(*args, backend="triton")
+        check("gated_mlp", (*args, None, None, "silu"), backend)
+        first = gated_mlp(*args, backend=backend)
         for _ in range(5):  # parts are added up in the same order
-            assert torch.equal(gated_mlp(*args, backend="triton"), first)
+            assert torch.equal(gated_mlp(*args, backend=backend), first)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_few_rows_on_the_gpu(dtype):
+    """Tiles that are not whole in any direction, k shared by 1 to 8 CTAs, sizes by turns."""
+    for rows, k, hidden, n, name in (
+        (1, 8, 8, 1, "silu"),
+        (3, 4096, 40, 24, "gelu"),
+        (8, 136, 1000, 8200, "gelu_tanh"),
+        (9, 1160, 72, 65, "silu"),
+        (16, 2048, 4096, 512, "silu"),
+        (21, 520, 8, 130, "gelu"),
+        (32, 72, 136, 20_000, "silu"),
+        (47, 4000, 264, 33, "gelu_tanh"),
+        (64, 1032, 2056, 1000, "silu"),
+        (64, 8200, 520, 100, "silu"),
+    ):
+        shapes = ((rows, k), (2 * hidden, k), (n, hidden), (2 * hidden,), (n,))
+        args = random(*shapes, dtype=dtype, device="cuda")
+        check("gated_mlp", (*args, name), "cuda")
+        apart = (*map(LAYOUTS["sliced_rows"], args[:3]), None, None, name)
+        check("gated_mlp", apart, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 16, 64])
+def test_the_second_product_waits_for_the_first(rows):
+    """It is launched before that one ends; other calls, of other sizes, come right behind."""
+    shapes = ((6144, 1024), (1024, 3072))
+    gate_up, down = random(*shapes, dtype=torch.bfloat16, device="cuda")
+    inputs = [random((rows, 1024), dtype=torch.bfloat16, device="cuda")[0] for _ in range(20)]
+    want = []
+    for x in inputs:
+        want.append(gated_mlp(x, gate_up, down, backend="cuda"))
+        torch.cuda.synchronize()
+    got = []
+    for x in inputs:
+        copy = torch.empty_like(x).copy_(x)  # by the kernel right before
+        got.append(gated_mlp(copy, gate_up, down, backend="cuda"))
+        gated_mlp(copy[:1], gate_up[:2048], down[:, :1024], backend="cuda")
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.gpu
+def test_few_rows_replay_in_a_cuda_graph():
+    shapes = ((4, 512), (2048, 512), (512, 1024))
+    x, gate_up, down = random(*shapes, dtype=torch.bfloat16, device="cuda")
+    gated_mlp(x, gate_up, down, backend="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = gated_mlp(x, gate_up, down, backend="cuda")
+    for _ in range(3):
+        x.copy_(torch.randn(4, 512, device="cuda"))
+        graph.replay()
+        assert torch.equal(got, gated_mlp(x, gate_up, down, backend="cuda"))

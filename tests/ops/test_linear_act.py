@@ -8,7 +8,7 @@ from gossamer.ops import linear_act
 from gossamer.ops.activations import ACTIVATIONS
 from gossamer.ops.checks import FLOAT_DTYPES
 from tests.ops import products
-from tests.ops.spec import OpSpec, rounding_factor, runs
+from tests.ops.spec import LAYOUTS, OpSpec, rounding_factor, runs
 
 RUNS = runs("linear_act")
 MOST_COLUMNS = 24
@@ -151,3 +151,24 @@ def test_tiles_of_the_cuda_kernel(dtype, shape):
     SPEC.check(linear_act(*args, backend="cuda"), args)
     args = (x.T.contiguous().T, weight, None, "gelu")
     SPEC.check(linear_act(*args, backend="cuda"), args)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_few_rows_by_the_cuda_kernel(dtype):
+    """As many as a tile has and one more; k shared by 1, 2, 4 and 8 CTAs; edges of all kinds."""
+    for m, n, k in (
+        *((1, 24, 4096), (2, 4096, 1024), (7, 100, 8200), (8, 1, 520), (9, 5000, 72), (16, 64, 8)),
+        *((17, 9000, 264), (31, 65, 4104), (32, 1032, 1000), (33, 2050, 136), (64, 20_000, 40)),
+        *((64, 700, 3000), (65, 700, 3000)),
+    ):
+        x, weight, bias = products.random((m, k), (n, k), (n,), dtype=dtype, device="cuda")
+        for name in ACTIVATIONS:
+            args = (x, weight, bias, name)
+            SPEC.check(linear_act(*args, backend="cuda"), args)
+        apart = (LAYOUTS["sliced_rows"](x), LAYOUTS["sliced_rows"](weight), None, "gelu")
+        SPEC.check(linear_act(*apart, backend="cuda"), apart)
+        first = linear_act(x, weight, bias, "silu", backend="cuda")
+        assert torch.equal(
+            linear_act(x.T.contiguous().T, weight, bias, "silu", backend="cuda"), first
+        )

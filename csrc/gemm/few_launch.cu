@@ -1,0 +1,154 @@
+#include "gemm/few_kernel.cuh"
+#include "gemm/few_launch.cuh"
+#include "gemm/gemm_launch.cuh"
+
+namespace gossamer {
+namespace {
+
+constexpr int64_t kMostRows = 64, kLeastSteps = 4;  // kLeastSteps: of a CTA, so that it has more to do than to begin
+constexpr int kMostCtas = 8;                        // of a cluster, that every GPU has
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// From the driver that is loaded already; null where it has none.
+Encode encoder() {
+  static const Encode found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
+  }();
+  return found;
+}
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+
+// A tensor of 2 or 4 dimensions, the first of which lies side by side; strides in bytes. Asking the L2 for 256 bytes at
+// a time, as is common, takes 3 to 4% longer here.
+CUtensorMap map_of(const char* op, DType type, const void* data, int dims, const cuuint64_t* sizes,
+                   const cuuint64_t* strides, const cuuint32_t* box) {
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  STD_TORCH_CHECK(encoder() != nullptr, op, ": the driver has no cuTensorMapEncodeTiled");
+  CUtensorMap map;
+  const CUresult failed =
+      encoder()(&map, type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dims,
+                const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": the copy engine does not take rows of ", sizes[0], " elements, ",
+                  strides[0], " bytes apart");
+  return map;
+}
+
+CUtensorMap map_rows(const char* op, DType type, const void* data, int64_t rows, int64_t k, int64_t stride,
+                     int box_rows) {
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride * 2)};
+  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
+  return map_of(op, type, data, 2, sizes, strides, box);
+}
+
+// 8 rows of gate, 8 of up, and so on: one thread then has the sums of both.
+CUtensorMap map_pairs(const char* op, DType type, const Tensor& weight) {
+  const cuuint64_t half = weight.size(0) / 2, stride = weight.stride(0) * 2;
+  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(weight.size(1)), 8, 2, half / 8};
+  const cuuint64_t strides[3] = {stride, half * stride, 8 * stride};
+  const cuuint32_t box[4] = {64, 8, 2, 4};
+  return map_of(op, type, weight.const_data_ptr(), 4, sizes, strides, box);
+}
+
+// How CTAs share the work: as many to a tile as all SMs have room for, two each; where there are more tiles than that,
+// the same number of tiles to each.
+struct Sharing {
+  int ctas;  // of a cluster
+  int clusters;
+};
+
+Sharing sharing_of(int64_t tiles, int64_t steps) {
+  const int64_t room = 2 * attribute(cudaDevAttrMultiProcessorCount), turns = (tiles + room - 1) / room;
+  int ctas = 1;
+  while (ctas < kMostCtas && tiles * ctas * 2 <= room && steps >= ctas * 2 * kLeastSteps) ctas *= 2;
+  return {ctas, static_cast<int>((tiles + turns - 1) / turns)};
+}
+
+template <class Traits>
+void launch(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool follows) {
+  const DType type = dtype_of(x, op, "x");
+  const Rows rows = aligned_rows(x);
+  const std::optional<Tensor> bias = dense(product.bias);
+  const int64_t n = out.size(out.dim() - 1), k = rows.width;
+  constexpr int64_t kStep = Traits::kTileK * Traits::kBoxes;
+  const int64_t height = product.gated ? Traits::kTileN / 2 : Traits::kTileN, tiles = (n + height - 1) / height;
+  cuda::FewWork w{};
+  w.weight = product.gated
+                 ? map_pairs(op, type, product.weight)
+                 : map_rows(op, type, product.weight.const_data_ptr(), n, k, product.weight.stride(0), Traits::kTileN);
+  const int64_t stride = rows.count > 1 ? rows.stride : k;
+  w.x = map_rows(op, type, rows.tensor.const_data_ptr(), rows.count, k, stride, Traits::kTokens);
+  w.bias = data_of(bias);
+  w.out = out.mutable_data_ptr();
+  w.m = static_cast<int>(rows.count), w.n = static_cast<int>(n);
+  w.tiles = static_cast<int>(tiles), w.steps = static_cast<int>((k + kStep - 1) / kStep);
+  w.activation = product.activation, w.gated = product.gated;
+  const Sharing sharing = sharing_of(tiles, w.steps);
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = follows;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(sharing.ctas), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(sharing.clusters * sharing.ctas), config.blockDim = Traits::kThreads;
+  config.dynamicSmemBytes = Traits::kSharedBytes;
+  config.stream = cuda::current_stream(x);
+  config.attrs = attributes, config.numAttrs = 2;
+  const auto kernel = cuda::few_kernel<Traits>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  const cudaError_t failed = cudaLaunchKernelEx(&config, kernel, w);
+  STD_TORCH_CHECK(failed == cudaSuccess, op, ": ", cudaGetErrorString(failed));
+}
+
+template <class T>
+void launch_as(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool follows) {
+  const int64_t m = x.numel() / x.size(x.dim() - 1);
+  if (m <= 8) return launch<cuda::FewTraits<T, 8>>(op, x, product, out, follows);
+  if (m <= 16) return launch<cuda::FewTraits<T, 16>>(op, x, product, out, follows);
+  if (m <= 32) return launch<cuda::FewTraits<T, 32>>(op, x, product, out, follows);
+  launch<cuda::FewTraits<T, 64>>(op, x, product, out, follows);
+}
+
+// `follows`: x are the results of the launch before, which this one waits for when it has its first weights.
+void multiply(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool follows) {
+  if (x.scalar_type() == ScalarType::Half) return launch_as<__half>(op, x, product, out, follows);
+  launch_as<__nv_bfloat16>(op, x, product, out, follows);
+}
+
+}  // namespace
+
+bool few_takes(int64_t rows, const Tensor& weight, bool gated) {
+  const int64_t n = weight.size(0), k = weight.size(1), stride = weight.stride(0);
+  if (rows < 1 || rows > kMostRows || n < 1 || n > INT32_MAX - 256 || k > INT32_MAX - 256) return false;
+  if (weight.element_size() != 2 || k % 8 != 0 || (gated && n % 16 != 0) || stride % 8 != 0 || stride < k) return false;
+  return cuda::aligned(weight.const_data_ptr(), 16) && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+}
+
+Tensor few_product(const char* op, const Tensor& x, const FewProduct& product) {
+  const Tensor out = empty_products(x, product.weight.size(0));
+  multiply(op, x, product, out, false);
+  return out;
+}
+
+Tensor few_products(const char* op, const Tensor& x, const FewProduct& first, const FewProduct& second) {
+  const int64_t rows = x.numel() / x.size(x.dim() - 1);
+  const Tensor out = empty_products(x, second.weight.size(0));
+  const Tensor hidden = empty_contiguous(x, {rows, second.weight.size(1)});
+  multiply(op, x, first, hidden, false);
+  multiply(op, hidden, second, out, true);
+  return out;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,20 @@
+#include "gemm/few_launch.cuh"
+#include "gemm/forward.h"
+#include "gemm/mlp.h"
+
+namespace gossamer {
+
+Tensor gemm_chain_cuda(const Tensor& x, const Tensor& w1, const Tensor& w2, const std::optional<Tensor>& b1,
+                       const std::optional<Tensor>& b2, std::string activation) {
+  const char* op = "gemm_chain";
+  check_gemm_chain(x, w1, w2, b1, b2);
+  const Activation between = parse_activation(op, activation);
+  const cuda::DeviceGuard guard(x.get_device_index());
+  const int64_t rows = x.numel() / w1.size(1);
+  if (!few_takes(rows, w1) || !few_takes(rows, w2)) {
+    return call_triton("gossamer::gemm_chain", x, w1, w2, b1, b2, activation);
+  }
+  return few_products(op, x, {w1, b1, between}, {w2, b2});
+}
+
+}  // namespace gossamer
