@@ -174,6 +174,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 2) few_kernel(const __grid_c
     multiply_all<Traits>(w, shared, share);
   } else if (threadIdx.x == Traits::kConsumers) {
     copy_weights<Traits>(w, shared, share);
+    if (w.next.ahead > 0) prefetch_next<Traits>(w.next);
   } else if (threadIdx.x == Traits::kConsumers + 32) {
     copy_x<Traits>(w, shared, share);
   }

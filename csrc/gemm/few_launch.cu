@@ -75,55 +75,68 @@ Sharing sharing_of(int64_t tiles, int64_t steps) {
   return {ctas, static_cast<int>((tiles + turns - 1) / turns)};
 }
 
-template <class Traits>
-void launch(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool follows) {
-  const DType type = dtype_of(x, op, "x");
-  const Rows rows = aligned_rows(x);
-  const std::optional<Tensor> bias = dense(product.bias);
-  const int64_t n = out.size(out.dim() - 1), k = rows.width;
-  constexpr int64_t kStep = Traits::kTileK * Traits::kBoxes;
-  const int64_t height = product.gated ? Traits::kTileN / 2 : Traits::kTileN, tiles = (n + height - 1) / height;
-  cuda::FewWork w{};
-  w.weight = product.gated
-                 ? map_pairs(op, type, product.weight)
-                 : map_rows(op, type, product.weight.const_data_ptr(), n, k, product.weight.stride(0), Traits::kTileN);
-  const int64_t stride = rows.count > 1 ? rows.stride : k;
-  w.x = map_rows(op, type, rows.tensor.const_data_ptr(), rows.count, k, stride, Traits::kTokens);
-  w.bias = data_of(bias);
-  w.out = out.mutable_data_ptr();
-  w.m = static_cast<int>(rows.count), w.n = static_cast<int>(n);
-  w.tiles = static_cast<int>(tiles), w.steps = static_cast<int>((k + kStep - 1) / kStep);
-  w.activation = product.activation, w.gated = product.gated;
-  const Sharing sharing = sharing_of(tiles, w.steps);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = follows;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(sharing.ctas), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(sharing.clusters * sharing.ctas), config.blockDim = Traits::kThreads;
-  config.dynamicSmemBytes = Traits::kSharedBytes;
-  config.stream = cuda::current_stream(x);
-  config.attrs = attributes, config.numAttrs = 2;
-  const auto kernel = cuda::few_kernel<Traits>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
-  const cudaError_t failed = cudaLaunchKernelEx(&config, kernel, w);
-  STD_TORCH_CHECK(failed == cudaSuccess, op, ": ", cudaGetErrorString(failed));
-}
+// A product that is ready to be launched, and what it needs until then.
+struct Prepared {
+  cuda::FewWork work;
+  Sharing sharing;
+  Rows x;
+  std::optional<Tensor> bias;
+};
 
-template <class T>
-void launch_as(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool follows) {
-  const int64_t m = x.numel() / x.size(x.dim() - 1);
-  if (m <= 8) return launch<cuda::FewTraits<T, 8>>(op, x, product, out, follows);
-  if (m <= 16) return launch<cuda::FewTraits<T, 16>>(op, x, product, out, follows);
-  if (m <= 32) return launch<cuda::FewTraits<T, 32>>(op, x, product, out, follows);
-  launch<cuda::FewTraits<T, 64>>(op, x, product, out, follows);
+template <class Traits>
+Prepared prepare(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out) {
+  constexpr int64_t kStep = Traits::kTileK * Traits::kBoxes;
+  const DType type = dtype_of(x, op, "x");
+  Prepared made{{}, {}, aligned_rows(x), dense(product.bias)};
+  const Tensor& weight = product.weight;
+  const int64_t m = made.x.count, n = out.size(out.dim() - 1), k = weight.size(1);
+  const int64_t height = product.gated ? Traits::kTileN / 2 : Traits::kTileN;
+  cuda::FewWork& w = made.work;
+  w.weight = product.gated ? map_pairs(op, type, weight)
+                           : map_rows(op, type, weight.const_data_ptr(), n, k, weight.stride(0), Traits::kTileN);
+  w.x = map_rows(op, type, made.x.tensor.const_data_ptr(), m, k, m > 1 ? made.x.stride : k, Traits::kTokens);
+  w.bias = data_of(made.bias);
+  w.out = out.mutable_data_ptr();
+  w.m = static_cast<int>(m), w.n = static_cast<int>(n);
+  w.tiles = static_cast<int>((n + height - 1) / height), w.steps = static_cast<int>((k + kStep - 1) / kStep);
+  w.activation = product.activation, w.gated = product.gated;
+  made.sharing = sharing_of(w.tiles, w.steps);
+  return made;
 }
 
 // `follows`: x are the results of the launch before, which this one waits for when it has its first weights.
-void multiply(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool follows) {
-  if (x.scalar_type() == ScalarType::Half) return launch_as<__half>(op, x, product, out, follows);
-  launch_as<__nv_bfloat16>(op, x, product, out, follows);
+template <class Traits>
+void launch(const char* op, const Prepared& made, bool follows) {
+  const auto kernel = cuda::few_kernel<Traits>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(made.sharing.ctas), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(made.sharing.clusters * made.sharing.ctas);
+  config.blockDim = Traits::kThreads;
+  config.dynamicSmemBytes = Traits::kSharedBytes;
+  config.stream = cuda::current_stream(made.x.tensor);
+  config.attrs = attributes, config.numAttrs = follows ? 2 : 1;
+  const cudaError_t failed = cudaLaunchKernelEx(&config, kernel, made.work);
+  STD_TORCH_CHECK(failed == cudaSuccess, op, ": ", cudaGetErrorString(failed));
+}
+
+// Calls `function` with the traits for these rows.
+template <class T, class Function>
+void with_rows(int64_t rows, const Function& function) {
+  if (rows <= 8) return function(cuda::FewTraits<T, 8>());
+  if (rows <= 16) return function(cuda::FewTraits<T, 16>());
+  if (rows <= 32) return function(cuda::FewTraits<T, 32>());
+  function(cuda::FewTraits<T, 64>());
+}
+template <class Function>
+void with_traits(const Tensor& x, const Function& function) {
+  const int64_t rows = x.numel() / x.size(x.dim() - 1);
+  if (x.scalar_type() == ScalarType::Half) return with_rows<__half>(rows, function);
+  with_rows<__nv_bfloat16>(rows, function);
 }
 
 }  // namespace
@@ -138,7 +151,10 @@ bool few_takes(int64_t rows, const Tensor& weight, bool gated) {
 
 Tensor few_product(const char* op, const Tensor& x, const FewProduct& product) {
   const Tensor out = empty_products(x, product.weight.size(0));
-  multiply(op, x, product, out, false);
+  with_traits(x, [&](auto traits) {
+    using Traits = decltype(traits);
+    launch<Traits>(op, prepare<Traits>(op, x, product, out), false);
+  });
   return out;
 }
 
@@ -146,8 +162,15 @@ Tensor few_products(const char* op, const Tensor& x, const FewProduct& first, co
   const int64_t rows = x.numel() / x.size(x.dim() - 1);
   const Tensor out = empty_products(x, second.weight.size(0));
   const Tensor hidden = empty_contiguous(x, {rows, second.weight.size(1)});
-  multiply(op, x, first, hidden, false);
-  multiply(op, hidden, second, out, true);
+  with_traits(x, [&](auto traits) {
+    using Traits = decltype(traits);
+    Prepared before = prepare<Traits>(op, x, first, hidden);
+    const Prepared after = prepare<Traits>(op, hidden, second, out);
+    const cuda::FewWork& next = after.work;
+    before.work.next = {next.weight, next.tiles, next.steps, after.sharing.ctas, Traits::kStages};
+    launch<Traits>(op, before, false);
+    launch<Traits>(op, after, true);
+  });
   return out;
 }
 

@@ -8,6 +8,13 @@
 
 namespace gossamer::cuda {
 
+// The product that takes these results: what it reads first can be on its way to the L2 when it begins.
+struct FewNext {
+  CUtensorMap weight;
+  int tiles, steps, ctas;  // as in FewWork and FewShare
+  int ahead;               // steps of each CTA; 0 where there is no such product
+};
+
 // out = activation(x weight^T + bias), or activation(x gate^T + bias) * (x up^T + bias) where `weight` is [gate, up].
 struct FewWork {
   CUtensorMap weight;  // boxes of 64 rows, or of 4 times 8 rows of gate and 8 of up
@@ -18,6 +25,7 @@ struct FewWork {
   int tiles, steps;    // of 64 rows of weights; along k, shared by the CTAs of a cluster
   Activation activation;
   bool gated;
+  FewNext next;
 };
 
 // Two CTAs fit on an SM. Measured on an H200, 4096 x 14336: 64 to 110 KB of weights on their way to a CTA; with more,
@@ -101,6 +109,13 @@ GOSSAMER_INLINE void load_pairs(uint32_t to, const CUtensorMap& map, int column,
       : "memory");
 }
 
+GOSSAMER_INLINE void prefetch_rows(const CUtensorMap& map, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(reinterpret_cast<uint64_t>(&map)),
+      "r"(column), "r"(row)
+      : "memory");
+}
+
 // What a CTA does: tiles first, first + stride, ...; steps begin .. end-1 of each.
 struct FewShare {
   int rank, ctas;  // in its cluster
@@ -130,6 +145,21 @@ GOSSAMER_INLINE void copy_weights(const FewWork& w, uint32_t shared, const FewSh
         } else {
           load_rows(ring.weight(i), w.weight, column, tile * Traits::kTileN, ring.full(), policy);
         }
+      }
+    }
+  }
+}
+
+// What the next kernel's CTAs read first: the memory then has no pause between the two.
+template <class Traits>
+GOSSAMER_INLINE void prefetch_next(const FewNext& next) {
+  for (int cta = blockIdx.x; cta < next.tiles * next.ctas; cta += gridDim.x) {
+    const int tile = cta / next.ctas, rank = cta - tile * next.ctas;
+    const int begin = next.steps * rank / next.ctas, end = next.steps * (rank + 1) / next.ctas;
+    for (int k = begin; k < min(begin + next.ahead, end); ++k) {
+#pragma unroll
+      for (int i = 0; i < Traits::kBoxes; ++i) {
+        prefetch_rows(next.weight, (k * Traits::kBoxes + i) * Traits::kTileK, tile * Traits::kTileN);
       }
     }
   }
