@@ -5,8 +5,14 @@
 namespace gossamer {
 namespace {
 
+using cuda::FewDepth;
+
 constexpr int64_t kMostRows = 64, kLeastSteps = 4;  // kLeastSteps: of a CTA, so that it has more to do than to begin
-constexpr int kMostCtas = 8;                        // of a cluster, that every GPU has
+constexpr int kMostCtas = 4;                        // of a cluster
+constexpr int kTileN = 64;
+
+// The fewest that wgmma multiplies at once and the kernel is made for.
+int tokens_for(int64_t rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -61,18 +67,22 @@ CUtensorMap map_pairs(const char* op, DType type, const Tensor& weight) {
   return map_of(op, type, weight.const_data_ptr(), 4, sizes, strides, box);
 }
 
-// How CTAs share the work: as many to a tile as all SMs have room for, two each; where there are more tiles than that,
-// the same number of tiles to each.
+// How CTAs share the work: as many to a tile as all SMs have room for; where there are more tiles than that, the same
+// number of tiles to each. Clusters that do not fit at once are slower: 94 us for gated_mlp, not 87.6.
 struct Sharing {
+  FewDepth depth;
   int ctas;  // of a cluster
   int clusters;
 };
 
-Sharing sharing_of(int64_t tiles, int64_t steps) {
-  const int64_t room = 2 * attribute(cudaDevAttrMultiProcessorCount), turns = (tiles + room - 1) / room;
+// `followed`: by a product that takes the results.
+Sharing sharing_of(int64_t tiles, int64_t steps, int tokens, bool followed) {
+  const int64_t multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  const bool one = tiles <= multiprocessors || (followed && tokens < 64);
+  const int64_t room = multiprocessors * (one ? 1 : 2), turns = (tiles + room - 1) / room;
   int ctas = 1;
   while (ctas < kMostCtas && tiles * ctas * 2 <= room && steps >= ctas * 2 * kLeastSteps) ctas *= 2;
-  return {ctas, static_cast<int>((tiles + turns - 1) / turns)};
+  return {one ? FewDepth::one : FewDepth::two, ctas, static_cast<int>((tiles + turns - 1) / turns)};
 }
 
 // A product that is ready to be launched, and what it needs until then.
@@ -83,30 +93,30 @@ struct Prepared {
   std::optional<Tensor> bias;
 };
 
-template <class Traits>
-Prepared prepare(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out) {
-  constexpr int64_t kStep = Traits::kTileK * Traits::kBoxes;
+Prepared prepare(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool followed) {
   const DType type = dtype_of(x, op, "x");
   Prepared made{{}, {}, aligned_rows(x), dense(product.bias)};
   const Tensor& weight = product.weight;
   const int64_t m = made.x.count, n = out.size(out.dim() - 1), k = weight.size(1);
-  const int64_t height = product.gated ? Traits::kTileN / 2 : Traits::kTileN;
+  const int tokens = tokens_for(m);
+  const int64_t height = product.gated ? kTileN / 2 : kTileN, step = tokens < 64 ? 128 : 64;
   cuda::FewWork& w = made.work;
   w.weight = product.gated ? map_pairs(op, type, weight)
-                           : map_rows(op, type, weight.const_data_ptr(), n, k, weight.stride(0), Traits::kTileN);
-  w.x = map_rows(op, type, made.x.tensor.const_data_ptr(), m, k, m > 1 ? made.x.stride : k, Traits::kTokens);
+                           : map_rows(op, type, weight.const_data_ptr(), n, k, weight.stride(0), kTileN);
+  w.x = map_rows(op, type, made.x.tensor.const_data_ptr(), m, k, m > 1 ? made.x.stride : k, tokens);
   w.bias = data_of(made.bias);
   w.out = out.mutable_data_ptr();
   w.m = static_cast<int>(m), w.n = static_cast<int>(n);
-  w.tiles = static_cast<int>((n + height - 1) / height), w.steps = static_cast<int>((k + kStep - 1) / kStep);
+  w.tiles = static_cast<int>((n + height - 1) / height), w.steps = static_cast<int>((k + step - 1) / step);
   w.activation = product.activation, w.gated = product.gated;
-  made.sharing = sharing_of(w.tiles, w.steps);
+  made.sharing = sharing_of(w.tiles, w.steps, tokens, followed);
   return made;
 }
 
 // `follows`: x are the results of the launch before, which this one waits for when it has its first weights.
 template <class Traits>
 void launch(const char* op, const Prepared& made, bool follows) {
+  static_assert(Traits::kTileN == kTileN && Traits::kTileK * Traits::kBoxes == (Traits::kTokens < 64 ? 128 : 64));
   const auto kernel = cuda::few_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   cudaLaunchAttribute attributes[2]{};
@@ -124,19 +134,29 @@ void launch(const char* op, const Prepared& made, bool follows) {
   STD_TORCH_CHECK(failed == cudaSuccess, op, ": ", cudaGetErrorString(failed));
 }
 
-// Calls `function` with the traits for these rows.
-template <class T, class Function>
-void with_rows(int64_t rows, const Function& function) {
-  if (rows <= 8) return function(cuda::FewTraits<T, 8>());
-  if (rows <= 16) return function(cuda::FewTraits<T, 16>());
-  if (rows <= 32) return function(cuda::FewTraits<T, 32>());
-  function(cuda::FewTraits<T, 64>());
+template <class T, int Tokens>
+void launch_by_depth(const char* op, const Prepared& made, bool follows) {
+  if (made.sharing.depth == FewDepth::one) return launch<cuda::FewTraits<T, Tokens, FewDepth::one>>(op, made, follows);
+  launch<cuda::FewTraits<T, Tokens, FewDepth::two>>(op, made, follows);
 }
-template <class Function>
-void with_traits(const Tensor& x, const Function& function) {
-  const int64_t rows = x.numel() / x.size(x.dim() - 1);
-  if (x.scalar_type() == ScalarType::Half) return with_rows<__half>(rows, function);
-  with_rows<__nv_bfloat16>(rows, function);
+
+template <class T>
+void launch_as(const char* op, const Prepared& made, bool follows) {
+  switch (tokens_for(made.work.m)) {
+    case 8:
+      return launch_by_depth<T, 8>(op, made, follows);
+    case 16:
+      return launch_by_depth<T, 16>(op, made, follows);
+    case 32:
+      return launch_by_depth<T, 32>(op, made, follows);
+    default:
+      return launch_by_depth<T, 64>(op, made, follows);
+  }
+}
+
+void launch(const char* op, const Prepared& made, bool follows) {
+  if (made.x.tensor.scalar_type() == ScalarType::Half) return launch_as<__half>(op, made, follows);
+  launch_as<__nv_bfloat16>(op, made, follows);
 }
 
 }  // namespace
@@ -151,10 +171,7 @@ bool few_takes(int64_t rows, const Tensor& weight, bool gated) {
 
 Tensor few_product(const char* op, const Tensor& x, const FewProduct& product) {
   const Tensor out = empty_products(x, product.weight.size(0));
-  with_traits(x, [&](auto traits) {
-    using Traits = decltype(traits);
-    launch<Traits>(op, prepare<Traits>(op, x, product, out), false);
-  });
+  launch(op, prepare(op, x, product, out, false), false);
   return out;
 }
 
@@ -162,15 +179,9 @@ Tensor few_products(const char* op, const Tensor& x, const FewProduct& first, co
   const int64_t rows = x.numel() / x.size(x.dim() - 1);
   const Tensor out = empty_products(x, second.weight.size(0));
   const Tensor hidden = empty_contiguous(x, {rows, second.weight.size(1)});
-  with_traits(x, [&](auto traits) {
-    using Traits = decltype(traits);
-    Prepared before = prepare<Traits>(op, x, first, hidden);
-    const Prepared after = prepare<Traits>(op, hidden, second, out);
-    const cuda::FewWork& next = after.work;
-    before.work.next = {next.weight, next.tiles, next.steps, after.sharing.ctas, Traits::kStages};
-    launch<Traits>(op, before, false);
-    launch<Traits>(op, after, true);
-  });
+  const Prepared before = prepare(op, x, first, hidden, true), after = prepare(op, hidden, second, out, false);
+  launch(op, before, false);
+  launch(op, after, true);
   return out;
 }
 

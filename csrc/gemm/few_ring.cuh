@@ -8,13 +8,6 @@
 
 namespace gossamer::cuda {
 
-// The product that takes these results: what it reads first can be on its way to the L2 when it begins.
-struct FewNext {
-  CUtensorMap weight;
-  int tiles, steps, ctas;  // as in FewWork and FewShare
-  int ahead;               // steps of each CTA; 0 where there is no such product
-};
-
 // out = activation(x weight^T + bias), or activation(x gate^T + bias) * (x up^T + bias) where `weight` is [gate, up].
 struct FewWork {
   CUtensorMap weight;  // boxes of 64 rows, or of 4 times 8 rows of gate and 8 of up
@@ -25,13 +18,17 @@ struct FewWork {
   int tiles, steps;    // of 64 rows of weights; along k, shared by the CTAs of a cluster
   Activation activation;
   bool gated;
-  FewNext next;
 };
 
-// Two CTAs fit on an SM. Measured on an H200, 4096 x 14336: 64 to 110 KB of weights on their way to a CTA; with more,
-// everything else waits behind them, and with less, the memory does. Two boxes (256 bytes of a row) at a time are 2%
-// faster than one; four are not faster. For 64 rows of x, stages of two boxes would be too few.
-template <class InputType, int TokensOf>
+// How many CTAs an SM has room for. One with many stages is best where clusters share tiles, and mostly for a product
+// that another one follows; two with few stages for one that stands alone. Kernels alone, H200, bf16, 4096 x 14336,
+// gate and up, then down: one, one 87.6 us (1 row), 88.6 (16), 91.0 (32), 97.3 (64); two, two 88.9, 89.9, 98.9, 102.5;
+// two, one 95.6 (64). linear_act: two 32.0 (1), 37.9 (64); one 32.9, 39.3.
+enum class FewDepth { one, two };
+
+// Two boxes (256 bytes of a row) in a stage are 2% faster than one; four are not faster. For 64 rows of x that would be
+// too few stages.
+template <class InputType, int TokensOf, FewDepth D>
 struct FewTraits {
   using Input = InputType;
   static constexpr int kTokens = TokensOf;             // rows of x, at least
@@ -40,7 +37,7 @@ struct FewTraits {
   static constexpr int kBoxBytes = kTileN * 128, kTokenBytes = kTokens * 128;
   static constexpr int kWeightBytes = kBoxBytes * kBoxes, kStageBytes = kWeightBytes + kTokenBytes * kBoxes;
   static constexpr int kSumBytes = kTileN * kTokens * 4;
-  static constexpr int kRoom = (113 << 10) - 256;  // of a CTA, if two are to fit
+  static constexpr int kRoom = D == FewDepth::one ? 208 << 10 : (113 << 10) - 256;
   static constexpr int kStages = (kRoom - kSumBytes) / kStageBytes;
   static constexpr int kConsumers = 128, kThreads = kConsumers + 64;
   static constexpr int kSums = kStages * kStageBytes, kBarriers = kSums + kSumBytes;  // where things lie
@@ -109,13 +106,6 @@ GOSSAMER_INLINE void load_pairs(uint32_t to, const CUtensorMap& map, int column,
       : "memory");
 }
 
-GOSSAMER_INLINE void prefetch_rows(const CUtensorMap& map, int column, int row) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(reinterpret_cast<uint64_t>(&map)),
-      "r"(column), "r"(row)
-      : "memory");
-}
-
 // What a CTA does: tiles first, first + stride, ...; steps begin .. end-1 of each.
 struct FewShare {
   int rank, ctas;  // in its cluster
@@ -145,21 +135,6 @@ GOSSAMER_INLINE void copy_weights(const FewWork& w, uint32_t shared, const FewSh
         } else {
           load_rows(ring.weight(i), w.weight, column, tile * Traits::kTileN, ring.full(), policy);
         }
-      }
-    }
-  }
-}
-
-// What the next kernel's CTAs read first: the memory then has no pause between the two.
-template <class Traits>
-GOSSAMER_INLINE void prefetch_next(const FewNext& next) {
-  for (int cta = blockIdx.x; cta < next.tiles * next.ctas; cta += gridDim.x) {
-    const int tile = cta / next.ctas, rank = cta - tile * next.ctas;
-    const int begin = next.steps * rank / next.ctas, end = next.steps * (rank + 1) / next.ctas;
-    for (int k = begin; k < min(begin + next.ahead, end); ++k) {
-#pragma unroll
-      for (int i = 0; i < Traits::kBoxes; ++i) {
-        prefetch_rows(next.weight, (k * Traits::kBoxes + i) * Traits::kTileK, tile * Traits::kTileN);
       }
     }
   }

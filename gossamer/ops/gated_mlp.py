@@ -27,7 +27,9 @@ def gated_mlp(
     down_bias: [n] are added to the products. activation: "silu", "gelu" or "gelu_tanh".
     Weights: rows of elements side by side; others: any strides. One dtype (float32, float16 or
     bfloat16) and device. Sums are in float32; what goes into down is rounded to the dtype, and for
-    more than 64 rows (16 on a CPU) so are gate and up.
+    more than 64 rows (16 on a CPU) so are gate and up. The CUDA kernel is for 16 bits on sm_90, up
+    to 64 rows, k and m multiples of 8, rows of weights in multiples of 16 bytes; other calls go on
+    to Triton's.
     Returns a contiguous tensor [..., n]. Inference only: no gradient.
     Raises TypeError (dtype) or ValueError (shape, strides, device, activation).
     """

@@ -25,7 +25,8 @@ def gemm_chain(
     w1, w2: rows of elements side by side, k and m at least 1; others: any strides. One dtype
     (float32, float16 or bfloat16) and device. Sums, biases and the activation are in float32, what
     is between the products is rounded to the dtype (on a CPU, for more than 16 rows, once more
-    before the activation).
+    before the activation). The CUDA kernel is for 16 bits on sm_90, up to 32 rows, k and m
+    multiples of 8, rows of weights in multiples of 16 bytes; other calls go on to Triton's.
     Returns a contiguous tensor [..., n]. Inference only: no gradient.
     Raises TypeError (dtype) or ValueError (shape, strides, device, activation).
     """

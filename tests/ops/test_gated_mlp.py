@@ -119,7 +119,7 @@ def test_sizes_of_a_model_on_the_gpu(rows, backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_few_rows_on_the_gpu(dtype):
-    """Tiles that are not whole in any direction, k shared by 1 to 8 CTAs, sizes by turns."""
+    """Tiles that are not whole in any direction, k shared by 1 to 4 CTAs, tiles by turns."""
     for rows, k, hidden, n, name in (
         (1, 8, 8, 1, "silu"),
         (3, 4096, 40, 24, "gelu"),
@@ -129,6 +129,8 @@ def test_few_rows_on_the_gpu(dtype):
         (21, 520, 8, 130, "gelu"),
         (32, 72, 136, 20_000, "silu"),
         (47, 4000, 264, 33, "gelu_tanh"),
+        (5, 72, 8456, 40, "silu"),
+        (64, 136, 8456, 72, "gelu"),
         (64, 1032, 2056, 1000, "silu"),
         (64, 8200, 520, 100, "silu"),
     ):
