@@ -13,14 +13,6 @@ using cuda::Source;
 
 constexpr int kLeastUnits = 2;  // of a CTA: fewer are not worth the merging
 
-// Asked again for every call: that takes less than a microsecond, and there is nothing to keep.
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
-}
-
 constexpr int aligned_up(int x) { return (x + 127) / 128 * 128; }
 
 // `turns`: K and V take turns in one stage.
@@ -60,9 +52,9 @@ void launch(const DecodeCall& call) {
   STD_TORCH_CHECK(span(w, w.main.k_block_stride, w.main.k_head_stride) < kReach &&
                       span(w, w.main.v_block_stride, w.main.v_head_stride) < kReach,
                   "decode_attention: k_blocks or v_blocks span more than 64 GiB");
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   // Less what the kernel has of its own.
-  const int room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024;
+  const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024;
   const auto fitting = [&](const SharedLayout& s) {
     return std::min((room - s.warp_begin - overrun<Traits>(s)) / s.warp_bytes, Traits::kMaxWarps);
   };

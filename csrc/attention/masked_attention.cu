@@ -83,7 +83,7 @@ std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& 
   if (a.batch == 0 || a.q_len == 0) return {call.out, call.lse};
   const cuda::DeviceGuard guard(q.get_device_index());
   MaskedLaunch launch{{},           a.batch,      a.kv_heads,
-                      a.map.tile_q, a.map.tile_k, device_attribute(cudaDevAttrMultiProcessorCount),
+                      a.map.tile_q, a.map.tile_k, cuda::device_attribute(cudaDevAttrMultiProcessorCount),
                       a.map.tiles,  call.dtype,   cuda::current_stream(q)};
   cuda::MaskedWork& w = launch.work;
   w.q = input_of("q", a.q);

@@ -6,14 +6,6 @@
 
 namespace gossamer {
 
-// Asked again for every call: that takes less than a microsecond, and there is nothing to keep.
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
-}
-
 // What a kernel of this head_dim is launched with.
 struct MaskedLaunch {
   cuda::MaskedWork work;

@@ -2,22 +2,10 @@
 #include <algorithm>
 
 #include "attention/masked_launch.cuh"
+#include "gossamer/cuda/tensor_map.h"
 
 namespace gossamer {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver that is loaded already; null where it has none.
-Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
-    return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
-  }();
-  return found;
-}
 
 // A dimension of stride 0 has one entry: see MaskedInput::batch_at.
 CUtensorMap tensor_map(const cuda::MaskedInput& x, DType dtype, int head_dim, int tokens, int heads, int batch,
@@ -31,10 +19,10 @@ CUtensorMap tensor_map(const cuda::MaskedInput& x, DType dtype, int head_dim, in
   const cuuint64_t strides[3] = {static_cast<cuuint64_t>(x.token_stride), known(x.head_stride), known(x.batch_stride)};
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult failed =
-      encoder()(&map, dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
-                const_cast<char*>(x.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult failed = cuda::tensor_map_encoder("masked_attention")(
+      &map, dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
+      const_cast<char*>(x.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   STD_TORCH_CHECK(failed == CUDA_SUCCESS, "masked_attention: the copy engine does not take strides of ", x.token_stride,
                   ", ", x.head_stride, " and ", x.batch_stride, " bytes");
   return map;
@@ -44,8 +32,7 @@ CUtensorMap tensor_map(const cuda::MaskedInput& x, DType dtype, int head_dim, in
 
 cuda::TensorMaps tensor_maps(const MaskedLaunch& launch, int head_dim) {
   cuda::TensorMaps maps{};
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return maps;
-  STD_TORCH_CHECK(encoder() != nullptr, "masked_attention: the driver has no cuTensorMapEncodeTiled");
+  if (cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return maps;
   const cuda::MaskedWork& w = launch.work;
   maps.q = tensor_map(w.q, launch.dtype, head_dim, w.q_len, w.heads, launch.batch, launch.tile_q);
   maps.k = tensor_map(w.k, launch.dtype, head_dim, w.kv_len, launch.kv_heads, launch.batch, launch.tile_k);

@@ -1,6 +1,7 @@
 #include "gemm/few_kernel.cuh"
 #include "gemm/few_launch.cuh"
 #include "gemm/gemm_launch.cuh"
+#include "gossamer/cuda/tensor_map.h"
 
 namespace gossamer {
 namespace {
@@ -14,37 +15,16 @@ constexpr int kTileN = 64;
 // The fewest that wgmma multiplies at once and the kernel is made for.
 int tokens_for(int64_t rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver that is loaded already; null where it has none.
-Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
-    return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
-  }();
-  return found;
-}
-
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, which, device);
-  return value;
-}
-
 // A tensor of 2 or 4 dimensions, the first of which lies side by side; strides in bytes. Asking the L2 for 256 bytes at
 // a time, as is common, takes 3 to 4% longer here.
 CUtensorMap map_of(const char* op, DType type, const void* data, int dims, const cuuint64_t* sizes,
                    const cuuint64_t* strides, const cuuint32_t* box) {
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  STD_TORCH_CHECK(encoder() != nullptr, op, ": the driver has no cuTensorMapEncodeTiled");
   CUtensorMap map;
-  const CUresult failed =
-      encoder()(&map, type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dims,
-                const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult failed = cuda::tensor_map_encoder(op)(
+      &map, type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dims,
+      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": the copy engine does not take rows of ", sizes[0], " elements, ",
                   strides[0], " bytes apart");
   return map;
@@ -77,7 +57,7 @@ struct Sharing {
 
 // `followed`: by a product that takes the results.
 Sharing sharing_of(int64_t tiles, int64_t steps, int tokens, bool followed) {
-  const int64_t multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  const int64_t multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const bool one = tiles <= multiprocessors || (followed && tokens < 64);
   const int64_t room = multiprocessors * (one ? 1 : 2), turns = (tiles + room - 1) / room;
   int ctas = 1;
@@ -165,8 +145,8 @@ bool few_takes(int64_t rows, const Tensor& weight, bool gated) {
   const int64_t n = weight.size(0), k = weight.size(1), stride = weight.stride(0);
   if (rows < 1 || rows > kMostRows || n < 1 || n > INT32_MAX - 256 || k > INT32_MAX - 256) return false;
   if (weight.element_size() != 2 || k % 8 != 0 || (gated && n % 16 != 0) || stride % 8 != 0 || stride < k) return false;
-  return cuda::aligned(weight.const_data_ptr(), 16) && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+  return cuda::aligned(weight.const_data_ptr(), 16) && cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
 Tensor few_product(const char* op, const Tensor& x, const FewProduct& product) {

@@ -1,31 +1,12 @@
 #include "gemm/gemm_launch.cuh"
+#include "gossamer/cuda/tensor_map.h"
 
 namespace gossamer {
 namespace {
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver that is loaded already; null where it has none.
-Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
-    return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
-  }();
-  return found;
-}
-
 CUtensorMapDataType data_type(MatrixType type) {
   if (type == MatrixType::byte) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
   return type == MatrixType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-}
-
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, which, device);
-  return value;
 }
 
 }  // namespace
@@ -35,11 +16,10 @@ CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(x.columns), static_cast<cuuint64_t>(x.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(x.stride)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
-  STD_TORCH_CHECK(encoder() != nullptr, op, ": the driver has no cuTensorMapEncodeTiled");
   CUtensorMap map;
-  const CUresult failed = encoder()(&map, data_type(type), 2, const_cast<void*>(x.data), sizes, strides, box, steps,
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult failed = cuda::tensor_map_encoder(op)(
+      &map, data_type(type), 2, const_cast<void*>(x.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": the copy engine does not take a matrix of ", x.rows, " rows of ",
                   x.columns, " elements, ", x.stride, " bytes apart");
   return map;
@@ -51,8 +31,8 @@ bool takes(const Tensor& x, const Tensor& weight) {
   const int64_t bytes = weight.element_size(), n = weight.size(0), k = weight.size(1), m = x.numel() / k;
   if (m < kLeastRows || m > INT32_MAX - 256 || (m + 255) / 256 * ((n + 127) / 128) < kLeastTiles) return false;
   if (k * bytes % 16 != 0 || n % 8 != 0 || weight.stride(0) * bytes % 16 != 0) return false;
-  return cuda::aligned(weight.const_data_ptr(), 16) && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+  return cuda::aligned(weight.const_data_ptr(), 16) && cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
 namespace {
@@ -94,7 +74,7 @@ Matrix matrix_of(const Tensor& weight) {
 }
 
 void set_device(Gemm& gemm, const Tensor& x) {
-  gemm.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  gemm.multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   gemm.stream = cuda::current_stream(x);
 }
 

@@ -98,17 +98,15 @@ def gated_mlp_kernel_down(
 
 
 @triton.jit
-def gated_mlp_kernel_activate(
-    x_ptr, h_ptr, width, blocks, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr
-):
-    """activation(gate) * up for BLOCK columns of a row [gate, up] of two times `width` elements."""
+def gated_mlp_kernel_activate(x_ptr, width, blocks, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    """gate = activation(gate) * up for BLOCK columns of rows [gate, up] of 2 `width` elements."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     gate = tl.load(x_ptr + row * 2 * width + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * 2 * width + width + columns, mask=inside, other=0.0).to(tl.float32)
     h = activate(gate, ACTIVATION) * up
-    tl.store(h_ptr + row * width + columns, h.to(h_ptr.dtype.element_ty), mask=inside)
+    tl.store(x_ptr + row * 2 * width + columns, h.to(x_ptr.dtype.element_ty), mask=inside)
 
 
 def stream(
@@ -156,13 +154,12 @@ def multiply(
     """x [many rows, k]: torch's products, and one pass between them."""
     both = F.linear(x, gate_up, gate_up_bias).contiguous()
     m, width = both.shape[0], gate_up.shape[0] // 2
-    h = x.new_empty((m, width))
     block = min(1024, triton.next_power_of_2(width))
     blocks = triton.cdiv(width, block)
     gated_mlp_kernel_activate[(m * blocks,)](
-        both, h, width, blocks, ACTIVATION=activation, BLOCK=block
+        both, width, blocks, ACTIVATION=activation, BLOCK=block
     )
-    return F.linear(h, down, down_bias)
+    return F.linear(both[:, :width], down, down_bias)  # in place: a third less memory
 
 
 def gated_mlp(
@@ -201,6 +198,6 @@ def variants() -> list[Variant]:
         second = {"BM": bm, "HAS_BIAS": True, "SPLITS": SPLITS, **last}
         found.append(Variant(gated_mlp_kernel, names | sizes, first, warps[0]))
         found.append(Variant(gated_mlp_kernel_down, down_names | down_sizes, second, warps[1]))
-    types = {"x_ptr": "*bf16", "h_ptr": "*bf16", "width": "i32", "blocks": "i32"}
+    types = {"x_ptr": "*bf16", "width": "i32", "blocks": "i32"}
     constants = {"ACTIVATION": "gelu", "BLOCK": 1024}
     return [*found, Variant(gated_mlp_kernel_activate, types, constants)]

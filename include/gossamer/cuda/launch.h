@@ -16,6 +16,14 @@ inline cudaStream_t current_stream(const Tensor& t) {
   return static_cast<cudaStream_t>(stream);
 }
 
+// Of the current device. Asked again for every call: that takes less than a microsecond, and there is nothing to keep.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+
 inline bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
 }  // namespace gossamer::cuda
