@@ -62,8 +62,8 @@ report: $(VENV)/installed ## rewrite the tables and the figure in README and doc
 	$(BIN)/python -m benchmarks.report --write
 	$(BIN)/python -m gossamer.kit.pages --write
 
-gpu-check: ## on a GPU machine: tests and benchmarks; GOSSAMER_RESULTS=folder for the results
-	PYTHON=$(PYTHON) scripts/gpu_check.sh
+gpu-check: ## on a GPU machine: tests and benchmarks; PARTS="tests ops" for some, GOSSAMER_RESULTS=folder for the results
+	PYTHON=$(PYTHON) scripts/gpu_check.sh $(PARTS)
 
 clean: ## remove everything that was built or installed
 	rm -rf $(VENV) build dist gossamer/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -55,8 +55,8 @@ def headline(records: list[Record]) -> str:
     for key in sorted(points.records, key=lambda k: (k[1][0], k[1][2], k[0])):
         mask, shape = key
         found, flex, sdpa = points.ours(key), points.peer(key, "flex"), points.peer(key, "sdpa")
-        published = flex is not None or (mask in ("causal", "full") and shape[2] == 4096)
-        if found is None or not published:
+        dense = sdpa is not None and mask in ("causal", "full") and shape[2] == 4096
+        if found is None or not (flex is not None or dense):
             continue
         ours, way = found
         if flex is not None and mask in STOF:

@@ -4,12 +4,21 @@
 #
 # Uses the wheel in dist/ when there is one (`make wheel` builds it elsewhere), else builds the libraries
 # here, with cmake, ninja, nvcc and torch >= 2.13. GOSSAMER_RESULTS is the folder for the result files.
+#
+# Arguments: the parts to run, of doctor, tests, ops, engine, masked and checks; all by default. With pytest-xdist tests
+# run on all cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(command -v "${PYTHON:-python3}")
 [[ $python = /* ]] || python=$PWD/$python
 results=$(realpath -m "${GOSSAMER_RESULTS:-benchmarks/results}")
 stage=build/gpu-check
+parts=("$@")
+[ "${#parts[@]}" -gt 0 ] || parts=(doctor tests ops engine masked checks)
+for part in "${parts[@]}"; do
+  case $part in doctor | tests | ops | engine | masked | checks) ;;
+  *) echo "there is no part $part; must be doctor, tests, ops, engine, masked or checks" >&2 && exit 2 ;; esac
+done
 
 rm -rf "$stage"
 mkdir -p "$stage"
@@ -31,18 +40,28 @@ else
   cp -r gossamer "$stage"
   cmake --install build/gpu --prefix "$stage"
 fi
-cp -r tests benchmarks pyproject.toml "$stage"
+# What check-op looks at: sources, pages and the README.
+cp -r tests benchmarks pyproject.toml CMakeLists.txt csrc docs README.md "$stage"
 cd "$stage"
 
-echo "== doctor"
-"$python" -m gossamer.cli.main doctor
-echo "== tests"
-"$python" -m pytest -q -m gpu -p no:cacheprovider
-echo "== benchmarks"
-"$python" -m benchmarks.all --device cuda --results "$results"
-"$python" -m benchmarks.engine --device cuda --results "$results"
-"$python" -m benchmarks.masked_attention --results "$results"
-"$python" -m benchmarks.masked_host --results "$results"
-"$python" -m benchmarks.masked_attention --plan shapes --seconds 120 --results "$results"
+run_doctor() { "$python" -m gossamer.cli.main doctor; }
+run_tests() {
+  local cores=()
+  "$python" -c "import xdist" 2> /dev/null && cores=(--numprocesses auto --dist worksteal)
+  "$python" -m pytest -q -m gpu -p no:cacheprovider "${cores[@]}"
+}
+run_ops() { "$python" -m benchmarks.all --device cuda --results "$results"; }
+run_engine() { "$python" -m benchmarks.engine --device cuda --results "$results"; }
+run_masked() {
+  "$python" -m benchmarks.masked_attention --results "$results"
+  "$python" -m benchmarks.masked_host --results "$results"
+  "$python" -m benchmarks.masked_attention --plan shapes --seconds 180 --results "$results"
+}
+run_checks() { "$python" -m gossamer.cli.main check-op --all --results benchmarks/results; }
+
+for part in "${parts[@]}"; do
+  echo "== $part"
+  "run_$part"
+done
 echo "== summary"
 "$python" -m benchmarks.report --results "$results"

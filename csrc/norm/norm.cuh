@@ -13,18 +13,13 @@ namespace {
 // Elements of a row that a thread keeps where they cannot be packed: rows of up to 8192 then are read once.
 constexpr int kSingles = 8;
 
-constexpr int kSteadyThreads = 256;
-constexpr int64_t kSteadyRows = 2048;
-
 // 1024 threads leave 64 registers to each, too few for 4 packs of eight values.
 template <class T, int K>
 constexpr int max_threads = K == 4 && sizeof(T) == 2 ? 512 : 1024;
 
 // One row per blockDim.x threads, blockDim.y rows per block. A thread keeps its K packs of the row in registers.
-// Steady: for very many rows, of which four are to be on a multiprocessor at a time, all of their packs on their way.
-template <class T, int V, int K, NormForm F, bool Steady = false>
-__global__ void __launch_bounds__(Steady ? kSteadyThreads : max_threads<T, K>, Steady ? 4 : 1)
-    norm_kernel(const NormArgs<T> args) {
+template <class T, int V, int K, NormForm F>
+__global__ void __launch_bounds__(max_threads<T, K>, 1) norm_kernel(const NormArgs<T> args) {
   using Row = NormRow<T, V, F>;
   using Pack = typename Row::Pack;
   __shared__ float scratch[2][32];
@@ -33,8 +28,8 @@ __global__ void __launch_bounds__(Steady ? kSteadyThreads : max_threads<T, K>, S
   const Row row(args, index);
   const int step = blockDim.x, first = threadIdx.x;
 
-  constexpr int flight = V == 1 || Steady || K < 2 ? K : 2;  // packs of each input on their way at once
-  constexpr bool early = K <= 2 || Steady;  // and the weight with them: a decode step finds none of it in a cache
+  constexpr int flight = V == 1 || K < 2 ? K : 2;  // packs of each input on their way at once
+  constexpr bool early = K <= 2;  // and the weight with them: a decode step finds none of it in a cache
   Pack h[K], weight[early ? K : 1], bias[early ? K : 1];
   float total = 0;
 #pragma unroll
@@ -120,6 +115,7 @@ struct NormPlan {
 
 // Packs: two per thread hide latency with few idle lanes, several rows to a warp if they are narrow; up to 512 threads,
 // so that a multiprocessor has several rows at work and one of them is always loading; only very wide rows need more.
+// 32,768 x 8192 in bfloat16 takes 262 us so, and 288 with four packs for each of 256 threads, four rows at a time.
 // Narrow rows have one pack per thread: 262,144 x 128 with a residual takes 65.3 us so on an H200, and 67.3 with two.
 inline NormPlan plan_packs(int packs) {
   if (packs <= 32) return {round_up_to_power_of_two(packs), 1};
@@ -150,27 +146,14 @@ auto* norm_kernel_of(const NormPlan& plan) {
   }
 }
 
-// Half as many threads with twice as many packs, for what has one input: 32,768 x 8192 in bfloat16 takes 257 us so on
-// an H200 and 261 otherwise. A few rows would take 7% longer, and norms with two inputs as long.
-template <class T>
-bool is_steady(const NormArgs<T>& args) {
-  return args.rows >= kSteadyRows && args.packs > 2 * kSteadyThreads && args.packs <= 4 * kSteadyThreads;
-}
-
 template <class T, int V, NormForm F>
 void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
-  NormPlan plan = V == 1 ? plan_singles(args.packs) : plan_packs(args.packs);
-  auto* kernel = norm_kernel_of<T, V, F>(plan);
-  if constexpr (V == 8 && F == NormForm::rms) {
-    if (is_steady(args)) {
-      plan.threads = kSteadyThreads;
-      kernel = norm_kernel<T, V, 4, F, true>;
-    }
-  }
+  const NormPlan plan = V == 1 ? plan_singles(args.packs) : plan_packs(args.packs);
   const int rows_per_block = plan.threads < 256 ? 256 / plan.threads : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), op, ": too many rows: ", args.rows);
   const dim3 grid(static_cast<unsigned>(blocks)), block(plan.threads, rows_per_block);
+  auto* kernel = norm_kernel_of<T, V, F>(plan);
   kernel<<<grid, block, 0, stream>>>(args);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }

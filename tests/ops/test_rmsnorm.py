@@ -113,7 +113,7 @@ def test_widths_on_the_gpu(dtype, backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_very_many_rows_of_middle_width(dtype):
-    """Of which the CUDA kernel has a program of its own."""
+    """Two packs to a thread, not all threads with as many."""
     for width in (4104, 5000, 8192):
         x, weight = torch.randn(2050, width, device="cuda"), torch.randn(width, device="cuda")
         args = x.to(dtype), weight.to(dtype), 1e-6
