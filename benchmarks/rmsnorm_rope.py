@@ -10,7 +10,7 @@ from benchmarks.compiled import compiled
 from benchmarks.rmsnorm import written_out
 from benchmarks.shapes import fused_dtypes
 from gossamer.bench.measure import MAX_RELATIVE_ERROR
-from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.bench.suite import Case, Suite, main
 
 # Eager PyTorch rounds the norm, cos, sin, both products and their sum.
 TOLERANCE = {dtype: 2 * error for dtype, error in MAX_RELATIVE_ERROR.items()}
@@ -33,30 +33,23 @@ def _case(shape: tuple[int, int, int], value_heads: int, device: str) -> Case:
 
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor | float | bool, ...]:
         qkv = torch.randn(tokens, heads + value_heads, head_dim, dtype=dtype, device=device)
-        rates = 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
-        angles = torch.outer(torch.arange(max(tokens, 4096), device=device), rates)
-        positions = torch.arange(angles.shape[0] - tokens, angles.shape[0], device=device)
         weight = torch.randn(heads, head_dim, dtype=dtype, device=device)
-        return qkv[:, :heads], weight, positions, angles.cos(), angles.sin(), 1e-6, False
+        return qkv[:, :heads], weight, *rope.tables(tokens, head_dim, device), 1e-6, False
 
     return Case(
         shape=shape,
         make_args=make_args,
         peers={"eager": _eager},
         adapted=compiled("rmsnorm_rope", _eager, device),
-        bytes=lambda x, *_: 2 * tensor_bytes(x) + tokens * (8 + 4 * head_dim),
+        bytes=lambda x, *_: rope.traffic(x),
         flops=7 * torch.Size(shape).numel(),
         dtypes=fused_dtypes(device, shape),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    if quick:
-        yield _case((32, 40, 128), 8, device)
-        return
-    # Qwen3-8B, from a decode step to a long prompt
-    for tokens in (1, 32, 2048) if device == "cpu" else (1, 32, 2048, 16_384):
-        yield _case((tokens, 40, 128), 8, device)
+    for shape in rope.llama_shapes(device, quick):
+        yield _case(shape, 8, device)
 
 
 SUITE = Suite("rmsnorm_rope", _cases, tolerance=TOLERANCE)

@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks import rope
 from benchmarks.compiled import compiled
 from benchmarks.shapes import fused_dtypes
-from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.bench.suite import Case, Suite, main
 
 
 def _eager(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
@@ -31,19 +31,15 @@ def _case(shape: tuple[int, int, int], value_heads: int, device: str) -> Case:
         make_args=make_args,
         peers={"eager": _eager},
         adapted=compiled("rope_inplace", _eager, device),
-        bytes=lambda x, *_: 2 * tensor_bytes(x) + tokens * (8 + 4 * head_dim),
+        bytes=lambda x, *_: rope.traffic(x),
         flops=3 * torch.Size(shape).numel(),
         dtypes=fused_dtypes(device, shape),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
-    if quick:
-        yield _case((32, 40, 128), 8, device)
-        return
-    # Llama-3-8B, from a decode step to a long prompt
-    for tokens in (1, 32, 2048) if device == "cpu" else (1, 32, 2048, 16_384):
-        yield _case((tokens, 40, 128), 8, device)
+    for shape in rope.llama_shapes(device, quick):
+        yield _case(shape, 8, device)
 
 
 SUITE = Suite("rope_inplace", _cases, exact=True)
