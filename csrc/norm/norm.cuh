@@ -12,6 +12,12 @@ namespace {
 
 // Elements of a row that a thread keeps where they cannot be packed: rows of up to 8192 then are read once.
 constexpr int kSingles = 8;
+// Of them on their way at once. With all of two inputs, sm_80 would spill registers.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+constexpr int kSinglesInFlight = kSingles;
+#else
+constexpr int kSinglesInFlight = kSingles / 2;
+#endif
 
 // 1024 threads leave 64 registers to each, too few for 4 packs of eight values.
 template <class T, int K>
@@ -28,7 +34,7 @@ __global__ void __launch_bounds__(max_threads<T, K>, 1) norm_kernel(const NormAr
   const Row row(args, index);
   const int step = blockDim.x, first = threadIdx.x;
 
-  constexpr int flight = V == 1 || K < 2 ? K : 2;  // packs of each input on their way at once
+  constexpr int flight = V == 1 ? kSinglesInFlight : K < 2 ? K : 2;  // packs of each input on their way at once
   constexpr bool early = K <= 2;  // and the weight with them: a decode step finds none of it in a cache
   Pack h[K], weight[early ? K : 1], bias[early ? K : 1];
   float total = 0;
