@@ -151,9 +151,7 @@ class Op:
         if torch.is_grad_enabled():
             self._refuse_gradients(args)
         try:
-            # `device.type` takes 0.5 us, `is_cpu` a tenth; but Dynamo would put it into the graph.
-            on_cpu = not torch.compiler.is_compiling() and args[0].is_cpu
-            device = "cpu" if on_cpu else args[0].device.type
+            device = device_type(args[0])
             unsuited = self.unsuited(device, args) if self.limits is not None else _NOTHING
             return self.select(device, backend, unsuited)(*args)
         except (RuntimeError, AttributeError) as error:
@@ -215,6 +213,19 @@ class Op:
         runnable = self._runnable.get(device, {})
         others = (o for name, o in runnable.items() if name not in self._native)
         return next(others, self._overloads["reference"])(*args)
+
+
+def device_type(tensor: Tensor) -> str:
+    """`tensor.device.type`, which takes 0.5 us; `is_cpu` and `is_cuda` take a tenth of that.
+
+    But Dynamo would put those into the graph.
+    """
+    if not torch.compiler.is_compiling():
+        if tensor.is_cuda:
+            return "cuda"
+        if tensor.is_cpu:
+            return "cpu"
+    return tensor.device.type
 
 
 def flat(result: Any) -> tuple[Tensor, ...]:
