@@ -39,7 +39,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
 # Sums of up to 8,192 products in float32, then one rounding. F.linear adds in another order.
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
-SUITE = Suite("linear", _cases, tolerance=TOLERANCE, best="cpu")
+SUITE = Suite("linear", _cases, tolerance=TOLERANCE)
 
 if __name__ == "__main__":
     main(SUITE)

@@ -105,7 +105,7 @@ def run(
     others = ((p.name, "", p.prepare, p.facts) for p in peers_of(point, device))
     ways = itertools.chain(others, ways)
     for backend, variant, prepare, facts in ways:
-        if (backend, point.shape, f"mask={point.mask} {variant}".strip()) in known:
+        if (backend, point.shape, full_variant(point, variant)) in known:
             continue
         try:
             record = _timed(point, inputs, backend, variant, prepare, facts, iters)
@@ -138,13 +138,17 @@ def _timed(
         backend=backend,
         shape=point.shape,
         dtype=point.dtype,
-        variant=f"mask={point.mask} {variant}".strip(),
+        variant=full_variant(point, variant),
         bytes=point.bytes,
         flops=point.flops(density),
         ceiling_gbps=copy_bandwidth(inputs.device),
         device=inputs.device,
         facts=facts,
     )
+
+
+def full_variant(point: Point, variant: str) -> str:
+    return f"mask={point.mask} {variant}".strip()
 
 
 def name_of(record: Record) -> Name:

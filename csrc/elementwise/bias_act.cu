@@ -8,7 +8,7 @@ namespace {
 
 template <class T, Activation A, int N>
 struct BiasThenAct {
-  static constexpr int rows = A == Activation::relu || A == Activation::relu2 ? 1 : 2;
+  static constexpr int rows_per_thread = A == Activation::relu || A == Activation::relu2 ? 1 : 2;
   __device__ float operator()(const float (&in)[N]) const {
     float x = in[0];
     if constexpr (N == 2) x += in[1];

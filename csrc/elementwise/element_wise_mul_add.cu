@@ -6,7 +6,7 @@ namespace gossamer {
 namespace {
 
 struct MultiplyAdd {
-  static constexpr int rows = 1;
+  static constexpr int rows_per_thread = 1;
   __device__ float operator()(const float (&in)[3]) const { return fmaf(in[0], in[1], in[2]); }
 };
 

@@ -11,13 +11,13 @@ namespace {
 // slots for each before arithmetic, not memory, sets the time.
 template <class T>
 struct AddGeluErf {
-  static constexpr int rows = 2;
+  static constexpr int rows_per_thread = 2;
   using Fit = std::conditional_t<sizeof(T) == 4, math::TailFit8, math::TailFit6>;
   __device__ float operator()(const float (&in)[2]) const { return math::gelu_erf<cuda::FastMath, Fit>(in[0] + in[1]); }
 };
 
 struct AddGeluTanh {
-  static constexpr int rows = 2;
+  static constexpr int rows_per_thread = 2;
   __device__ float operator()(const float (&in)[2]) const { return math::gelu_tanh<cuda::FastMath>(in[0] + in[1]); }
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 template <class T, Activation A>
 struct Gate {
-  static constexpr int rows = 1;
+  static constexpr int rows_per_thread = 1;
   __device__ float operator()(const float (&in)[2]) const { return cuda::activate<T, A>(in[0]) * in[1]; }
 };
 

@@ -9,6 +9,13 @@ CUtensorMapDataType data_type(MatrixType type) {
   return type == MatrixType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 
+// What all clusters have the time for until the last one is done: results, in tiles of these sizes.
+int64_t occupied(const Gemm& gemm, int64_t tile_m, int64_t tile_n) {
+  const int64_t clusters = gemm.multiprocessors / 2;
+  const int64_t tiles = (gemm.a.rows + tile_m - 1) / tile_m * ((gemm.b.rows + tile_n - 1) / tile_n);
+  return (tiles + clusters - 1) / clusters * tile_m * tile_n;
+}
+
 }  // namespace
 
 CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box_rows) {
@@ -34,17 +41,6 @@ bool takes(const Tensor& x, const Tensor& weight) {
   return cuda::aligned(weight.const_data_ptr(), 16) && cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
-
-namespace {
-
-// What all clusters have the time for until the last one is done: results, in tiles of these sizes.
-int64_t occupied(const Gemm& gemm, int64_t tile_m, int64_t tile_n) {
-  const int64_t clusters = gemm.multiprocessors / 2;
-  const int64_t tiles = (gemm.a.rows + tile_m - 1) / tile_m * ((gemm.b.rows + tile_n - 1) / tile_n);
-  return (tiles + clusters - 1) / clusters * tile_m * tile_n;
-}
-
-}  // namespace
 
 // Large products draw all the power an H200 may have (700 W), so that bytes moved per product decide as well as cycles.
 // Beside cuBLAS, gelu at 8192^3, both for tenths of a second: `tiles` 0.91 times as fast, `wide_tiles` 1.01, `rows`

@@ -8,7 +8,7 @@
 namespace gossamer {
 namespace {
 
-// Up to this many elements, threads take half as many channels in 16 bits: 4.0 us for one token.
+// Up to this many elements, threads take half as many channels in 16 bits: one token takes 4.0 us on an H200, not 4.2.
 constexpr int64_t kFewElements = 1 << 19;
 
 template <class T, int V, bool Interleaved>

@@ -96,14 +96,14 @@ enum class Small { same_row, same_element };
 // The inputs in the bit mask Mask are small: one row for all (a thread reads and converts it once), or one element for
 // each row. The others differ from element to element.
 //
-// How many rows a thread visits in large calls. With one row for all, that is F::rows: two pay where there is much to
-// compute (of 16,384 x 4096 on an H200, gelu(x + bias) takes 70 us with one and 65 with two, x * b + c 63.6 and 64.5).
-// Single elements are short loads, of which several are to be on their way (x * b + c of 32,768 x 8192: 259 us with one
-// row, 254 with four).
+// How many rows a thread visits in large calls. With one row for all, the function says it: two pay where there is much
+// to compute (of 16,384 x 4096 on an H200, gelu(x + bias) takes 70 us with one and 65 with two, x * b + c 63.6
+// and 64.5). Single elements are short loads, of which several are to be on their way (x * b + c of 32,768 x 8192: 259
+// us with one row, 254 with four).
 template <unsigned Mask, Small Kind, class F>
 constexpr int rows_unroll = Mask == 0                     ? 1
                             : Kind == Small::same_element ? 4
-                                                          : F::rows;
+                                                          : F::rows_per_thread;
 
 // Blocks follow each other along rows: memory is faster in order (silu_mul of 16,384 x 28,672 on an H200: 333 us down
 // the columns, 320 along the rows).
