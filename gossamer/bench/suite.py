@@ -75,6 +75,10 @@ class Suite:
     target: Target = USUAL
     best: str = "cuda"
 
+    def __post_init__(self) -> None:
+        if self.best not in ("cpu", "cuda"):
+            raise ValueError(f"best of {self.op} is {self.best!r}; must be cpu or cuda")
+
     @torch.inference_mode()
     def run(self, device: str, quick: bool, on_record: Callable[[Record], None]) -> list[Record]:
         """Measure every peer and every available backend at every case, in inference mode."""

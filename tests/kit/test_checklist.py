@@ -1,67 +1,23 @@
 """`gossamer check-op`: says yes to a good op, and no to every way of being a bad one."""
 
 import json
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from benchmarks.all import SUITES
-from gossamer.bench import Measurement, Record, Timing, write_records
-from gossamer.bench.record import device_folder
 from gossamer.bench.target import Target
 from gossamer.cli import check_op
 from gossamer.cli.main import app
 from gossamer.kit import checkout
 from gossamer.kit.checklist import check
-from gossamer.kit.documents import arguments, docstring_gaps, undocumented
-from gossamer.kit.facts import Fallback, Memory, Parity, Profiled
-from gossamer.kit.measuring import Running, best_device, suite_of
-from gossamer.kit.memory import peak_beyond
-from gossamer.kit.speed import Point, mean_speedup, points_of, recorded, summary
+from gossamer.kit.facts import Fallback, Memory, Parity
+from gossamer.kit.measuring import Running
+from gossamer.kit.speed import mean_speedup, points_of, summary
 from gossamer.ops import OPS
+from tests.kit.given import Given, point, record
 
 runner = CliRunner()
-
-
-def point(speedup, **changes):
-    made = Point((4, 8), "float16", "", "cuda", "eager", ours_ms=1.0, peer_ms=speedup)
-    return replace(made, **changes)
-
-
-@dataclass
-class Given:
-    """A `Measure` that finds what it is given: by default, a good op."""
-
-    parity: list = field(default_factory=lambda: [Parity("cpu", 9, {"float32": 1e-7})])
-    speed: list = field(default_factory=lambda: [point(2.0), point(1.0)])
-    bytes: Memory = field(default_factory=lambda: Memory(0, 100, "eager", 300, "4x8 float16"))
-    fallback: list = field(default_factory=lambda: [Fallback("reference", "reference")])
-    profiled: Profiled | None = field(default_factory=lambda: Profiled("gossamer::x", 0.9, 1, 0.5))
-    missing: list = field(default_factory=list)
-    device: str = "cpu"
-    source: str = ""
-    suite: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(target=Target()))
-
-    def parities(self):
-        return self.parity
-
-    def points(self):
-        return self.speed
-
-    def memory(self):
-        return self.bytes
-
-    def fallbacks(self):
-        return self.fallback
-
-    def profile(self):
-        return self.profiled
-
-    def undocumented(self):
-        return self.missing
 
 
 def failures(measure, target=Target()):  # noqa: B008
@@ -135,14 +91,6 @@ def test_a_lower_target_needs_a_reason(low):
         Target(**low)
 
 
-def record(backend, ms, variant="", shape=(4,)):
-    measured = Measurement(Timing(ms, ms, ms, ms, 1), 0.0, 0.0)
-    return Record.of(
-        measured, op="silu_mul", backend=backend, shape=shape, dtype=torch.float16,
-        variant=variant, bytes=1, flops=1, ceiling_gbps=1.0, device="cpu",
-    )  # fmt: skip
-
-
 def test_the_default_backend_counts_beside_eager():
     """Not the fastest of ours, and not the fastest of the others."""
     records = [
@@ -174,123 +122,6 @@ def test_the_mean_is_geometric():
     told = "1.00x as fast as eager in the geometric mean of 2 points, 0.25x at worst (4x8 float16)"
     assert summary(points) == told
     assert summary([]) == "measured, but not as one speed beside a peer"
-
-
-# ---- what really happens, on the CPU ---------------------------------------------
-
-
-def test_suites_of_all_ops():
-    for name in OPS:
-        assert suite_of(name).op == name
-    assert best_device("linear") == "cpu"
-
-
-@pytest.mark.parametrize("name", [n for n, op in OPS.items() if "cpu" in op.available("cpu")])
-def test_memory_and_profile_of_every_cpu_kernel(name):
-    running = Running(name, "cpu", quick=True)
-    memory = running.memory()
-    assert check(Given(bytes=memory))["memory sane"].passed, memory
-    found = running.profile()
-    assert found.kernel == f"gossamer::{name}"
-    assert 0 < found.share <= 1
-
-
-def test_a_right_op():
-    found = {p.backend: p for p in Running("silu_mul", "cpu", quick=True).parities()}
-    assert {"reference", "cpu"} <= set(found)
-    assert found["cpu"].problem == ""
-    assert set(found["cpu"].errors) == {"float32", "float16", "bfloat16"}
-    assert found["cpu"].inputs > 20  # its suite and its specification
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda x: -OPS["silu_mul"].reference(x),
-        lambda x: OPS["silu_mul"].reference(x) * (1 + 1e-2),
-        # Right for the suite's inputs, wrong for those of the specification, or for the example.
-        lambda x: OPS["silu_mul"].reference(x) + (x.shape[-1] < 20),
-        lambda x: OPS["silu_mul"].reference(x) + (x.shape == (3, 80)),
-    ],
-)
-def test_a_broken_backend_is_not_right(monkeypatch, wrong):
-    monkeypatch.setitem(OPS["silu_mul"]._runnable["cpu"], "cpu", wrong)
-    running = Running("silu_mul", "cpu", quick=True)
-    found = {p.backend: p.problem for p in running.parities()}
-    assert found["reference"] == ""
-    assert found["cpu"]
-    answer = check(Given(parity=running.parities()))["right"]
-    assert not answer.passed
-
-
-def test_an_op_that_is_not_in_its_profile(monkeypatch):
-    monkeypatch.setitem(OPS["silu_mul"]._runnable["cpu"], "cpu", OPS["silu_mul"].reference)
-    assert Running("silu_mul", "cpu", quick=True).profile() is None
-
-
-def test_speeds_of_result_files(tmp_path):
-    path = tmp_path / device_folder("cpu") / "silu_mul.jsonl"
-    records = [record("eager", 4.0), record("cpu", 2.0)]
-    write_records(records, path)
-    running = Running("silu_mul", "cpu", results=tmp_path)
-    assert [p.speedup for p in running.points()] == [2.0]
-    assert running.source == f"{path}, revision {records[0].revision}"
-    assert Running("rope", "cpu", results=tmp_path).source == ""
-    write_records([replace(r, variant="candidate=x") for r in records], path)
-    assert recorded(path) == []
-
-
-def test_a_suite_runs_once():
-    running = Running("masked_attention", "cpu", quick=True)
-    assert running.points() is running.points()
-    assert {p.peer for p in running.points()} == {"eager"}
-
-
-def test_peak_memory():
-    x = torch.randn(1000, 500)  # 2 MB
-    calls = {  # and what they take at the same time beyond their results
-        lambda: x + 1: 0,
-        lambda: (x + 1) * 2: 2e6,
-        lambda: torch.sum((x + 1).exp() * (x + 2).exp()): 6e6,
-        lambda: x.add_(1): 0,
-    }
-    for call, beyond in calls.items():
-        assert peak_beyond(call, "cpu") == pytest.approx(beyond, abs=100)  # numbers are tensors too
-
-
-DOCSTRING = "Does it. x, y: [n], float32. Returns [n]. Raises ValueError."
-
-
-def test_docstrings_tell_everything():
-    assert docstring_gaps(DOCSTRING, ["x", "y"]) == []
-    assert docstring_gaps("", ["x"]) == ["no docstring"]
-    assert docstring_gaps(DOCSTRING, ["x", "eps"]) == ["docstring without eps"]
-    for word, gap in {
-        "Raises": "errors (Raises)",
-        "Returns": "the result",
-        "float32": "dtypes",
-    }.items():
-        assert docstring_gaps(DOCSTRING.replace(word, ""), ["x"]) == [f"docstring without {gap}"]
-    assert arguments("f(x: Tensor, n: int = 3, *, backend: str | None = None) -> Tensor") == [
-        "x",
-        "n",
-    ]
-
-
-def test_an_op_without_docs(tmp_path):
-    (tmp_path / "README.md").write_text("| op | meaning |\n| `silu_mul_other(x)` | other |\n")
-    missing = ["no docs/ops/silu_mul.md", "not in the README's table of operators"]
-    assert undocumented("silu_mul", tmp_path) == missing
-    (tmp_path / "docs/ops").mkdir(parents=True)
-    (tmp_path / "docs/ops/silu_mul.md").write_text("# silu_mul\n")
-    (tmp_path / "README.md").write_text("| `silu_mul(x)` | gated |\n")
-    stale = "docs/ops/silu_mul.md is stale: python -m gossamer.kit.pages --write"
-    assert undocumented("silu_mul", tmp_path) == [stale]
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_every_op_is_documented(name):
-    assert undocumented(name, checkout.this_checkout()) == []
 
 
 # ---- the command -------------------------------------------------------------------
@@ -357,10 +188,3 @@ def test_an_installed_wheel_cannot_be_checked(monkeypatch, tmp_path):
 def test_the_suites_that_ship_name_reasons():
     for suite in SUITES:
         assert suite.target.mean >= 1.2 or suite.target.reason
-
-
-@pytest.mark.gpu
-def test_peak_memory_on_the_gpu():
-    x = torch.randn(1 << 20, device="cuda")
-    assert peak_beyond(lambda: x + 1, "cuda") == 0
-    assert peak_beyond(lambda: (x + 1) * 2, "cuda") == 4 << 20
