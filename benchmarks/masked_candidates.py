@@ -48,10 +48,10 @@ def _with_tile(
     build_ms = (time.perf_counter() - started) * 1e3
     replicas = batch // tiles.batch * (heads // tiles.heads)
     for work in _works(tiles, replicas, device) if backend == "cuda" else (None,):
-        pieces = len(tiles.order) if work is None else len(work)
+        pieces = tiles.order.numel() if work is None else len(work)
         facts = _facts(tiles) | {"pieces": pieces, "build_ms": build_ms}
         name = f"{backend} {tile[0]}x{tile[1]}"
-        if work is not None and pieces > len(tiles.order):
+        if work is not None and pieces > tiles.order.numel():
             name += f" limit={int((work[:, 2] - work[:, 1]).max())}"
         yield Candidate(backend, name, _caller(tiles, work, head_dim**-0.5, backend), facts)
 
@@ -71,7 +71,7 @@ def _facts(tiles: TileMap) -> dict[str, float]:
         "density": counts.density,
         "full_tiles": counts.full,
         "partial_tiles": counts.partial,
-        "rows": len(tiles.order),
+        "rows": tiles.order.numel(),
         "longest_row": int(rows.max()),
         "patterns": len(tiles.bits),
         "map_bytes": tiles.nbytes,
@@ -81,10 +81,9 @@ def _facts(tiles: TileMap) -> dict[str, float]:
 def _caller(
     tiles: TileMap, work: Tensor | None, scale: float, backend: str
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    lists = (tiles.offsets, tiles.columns, tiles.kinds, tiles.bits, tiles.order, work, None)
-    numbers: tuple[Any, ...] = (tiles.batch, tiles.heads, tiles.tile_q, tiles.tile_k, scale, 0.0)
+    lists = (tiles.offsets, tiles.tiles, tiles.bits, tiles.order, work)
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return masked_attention(q, k, v, *lists, *numbers, backend=backend)[0]
+        return masked_attention(q, k, v, *lists, None, scale, 0.0, False, backend=backend)[0]
 
     return call

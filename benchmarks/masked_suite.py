@@ -45,8 +45,8 @@ def _case(device: str, name: str, batch: int, n: int) -> Case:
             sms = torch.cuda.get_device_properties(device).multi_processor_count
             replicas = batch // tiles.batch * (HEADS // tiles.heads)
             work = work_list(tiles, piece_limit(tiles, replicas, sms, LEAST_KEYS))
-        lists = (tiles.offsets, tiles.columns, tiles.kinds, tiles.bits, tiles.order, work, None)
-        return (q, k, v, *lists, tiles.batch, tiles.heads, *TILE, HEAD_DIM**-0.5, 0.0)
+        lists = (tiles.offsets, tiles.tiles, tiles.bits, tiles.order, work, None)
+        return (q, k, v, *lists, HEAD_DIM**-0.5, 0.0, False)
 
     def eager(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Callable[[], Tensor]:
         dense = mask.dense(n, n, q.device)

@@ -73,10 +73,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "linear_norm(Tensor x, Tensor weight, Tensor residual, Tensor norm_weight, Tensor? bias=None, "
       "Tensor? norm_bias=None, str norm=\"rms\", float eps=1e-06) -> (Tensor, Tensor)");
   m.def(
-      "masked_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor columns, Tensor kinds, Tensor bits, "
-      "Tensor order, Tensor? work, Tensor? bias, int batch, int heads, int tile_q, int tile_k, float scale, float "
-      "softcap) "
-      "-> (Tensor, Tensor)");
+      "masked_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor tiles, Tensor bits, Tensor order, "
+      "Tensor? work, Tensor? bias, float scale, float softcap, bool with_lse) -> (Tensor, Tensor)");
   m.def(
       "masked_attention_rows(Tensor q, Tensor k, Tensor v, Tensor row_offsets, Tensor keys, Tensor? bias, int batch, "
       "int heads, float scale, float softcap) -> (Tensor, Tensor)");

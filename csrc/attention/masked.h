@@ -35,7 +35,7 @@ struct MaskedAttention {
   MaskedBias bias;
   float scale, softcap;  // softcap 0: none
   void* out;             // contiguous [batch, heads, q_len, head_dim]
-  float* lse;            // contiguous [batch, heads, q_len]
+  float* lse;            // contiguous [batch, heads, q_len]; null: not wanted
 };
 
 }  // namespace gossamer

@@ -167,15 +167,13 @@ class Run {
 }  // namespace
 
 std::tuple<Tensor, Tensor> masked_attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const Tensor& offsets, const Tensor& columns, const Tensor& kinds,
-                                                const Tensor& bits, const Tensor& order,
-                                                const std::optional<Tensor>& work, const std::optional<Tensor>& bias,
-                                                int64_t batch, int64_t heads, int64_t tile_q, int64_t tile_k,
-                                                double scale, double softcap) {
-  const MaskedCall call = prepare_masked(
-      {q, k, v, offsets, columns, kinds, bits, order, work, bias, batch, heads, tile_q, tile_k, scale, softcap});
+                                                const Tensor& offsets, const Tensor& tiles, const Tensor& bits,
+                                                const Tensor& order, const std::optional<Tensor>& work,
+                                                const std::optional<Tensor>& bias, double scale, double softcap,
+                                                bool with_lse) {
+  const MaskedCall call = prepare_masked({q, k, v, offsets, tiles, bits, order, work, bias, scale, softcap, with_lse});
   check_map(call.work);
-  if (call.lse.numel() > 0) Run(call).all();
+  if (call.out.numel() > 0) Run(call).all();
   return {call.out, call.lse};
 }
 

@@ -12,10 +12,15 @@ cuda::MaskedInput input_of(const char* name, const MaskedHeads& heads) {
   constexpr int64_t kBytes = 2;
   const cuda::MaskedInput x{static_cast<const char*>(heads.data), heads.batch_stride * kBytes,
                             heads.head_stride * kBytes, heads.token_stride * kBytes};
-  STD_TORCH_CHECK(cuda::aligned(x.data, 16) && (x.batch_stride | x.head_stride | x.token_stride) % 16 == 0, kOp, ": ",
-                  name, " does not lie in multiples of 16 bytes");
+  STD_TORCH_CHECK((x.batch_stride | x.head_stride | x.token_stride) % 16 == 0, kOp, ": rows of ", name,
+                  " do not lie in multiples of 16 bytes");
   return x;
 }
+
+bool begins_aligned(const Tensor& t) { return cuda::aligned(t.const_data_ptr(), 16); }
+
+// Where the copy engine can begin to read: `t` itself or a copy.
+Tensor from_aligned(const Tensor& t) { return begins_aligned(t) ? t : expanded_copy(t, t.sizes()); }
 
 void set_scores(const MaskedAttention& a, cuda::MaskedWork& w) {
   w.bent = a.softcap > 0.0f || a.scale <= 0.0f;  // maxima of products are not those of scores
@@ -45,11 +50,7 @@ Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const Maske
   const int64_t rows = int64_t{a.map.batch} * a.map.heads * a.map.rows;
   int64_t items = rows;
   if (work) {
-    STD_TORCH_CHECK(work->scalar_type() == ScalarType::Int && work->dim() == 2 && work->size(1) == 16 &&
-                        work->is_contiguous() && work->device() == q.device(),
-                    kOp, ": work must be int32 [items, 16], contiguous, on the device of q");
-    items = work->size(0);
-    STD_TORCH_CHECK(items >= rows, kOp, ": work has ", items, " items; must be at least ", rows);
+    items = work->size(0);  // checked with the map
     w.work = static_cast<const cuda::WorkLine*>(work->const_data_ptr());
     STD_TORCH_CHECK(cuda::aligned(w.work, 16), kOp, ": work does not lie in multiples of 16 bytes");
   }
@@ -70,13 +71,16 @@ Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const Maske
 }  // namespace
 
 std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                 const Tensor& offsets, const Tensor& columns, const Tensor& kinds,
-                                                 const Tensor& bits, const Tensor& order,
-                                                 const std::optional<Tensor>& work, const std::optional<Tensor>& bias,
-                                                 int64_t batch, int64_t heads, int64_t tile_q, int64_t tile_k,
-                                                 double scale, double softcap) {
-  const MaskedCall call = prepare_masked(
-      {q, k, v, offsets, columns, kinds, bits, order, work, bias, batch, heads, tile_q, tile_k, scale, softcap});
+                                                 const Tensor& offsets, const Tensor& tiles, const Tensor& bits,
+                                                 const Tensor& order, const std::optional<Tensor>& work,
+                                                 const std::optional<Tensor>& bias, double scale, double softcap,
+                                                 bool with_lse) {
+  if (!begins_aligned(q) || !begins_aligned(k) || !begins_aligned(v)) {
+    const Tensor from_q = from_aligned(q), from_k = from_aligned(k), from_v = from_aligned(v);
+    return masked_attention_cuda(from_q, from_k, from_v, offsets, tiles, bits, order, work, bias, scale, softcap,
+                                 with_lse);
+  }
+  const MaskedCall call = prepare_masked({q, k, v, offsets, tiles, bits, order, work, bias, scale, softcap, with_lse});
   const MaskedAttention& a = call.work;
   STD_TORCH_CHECK(call.dtype != DType::f32 && !bias && (a.head_dim == 64 || a.head_dim == 128), kOp,
                   ": the CUDA kernel takes float16 and bfloat16, head_dim 64 and 128, no bias");

@@ -7,18 +7,16 @@
 
 namespace gossamer {
 
-// (out, lse)
+// (out, lse); lse is undefined, which Python sees as None, without with_lse.
 std::tuple<Tensor, Tensor> masked_attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const Tensor& offsets, const Tensor& columns, const Tensor& kinds,
-                                                const Tensor& bits, const Tensor& order,
-                                                const std::optional<Tensor>& work, const std::optional<Tensor>& bias,
-                                                int64_t batch, int64_t heads, int64_t tile_q, int64_t tile_k,
-                                                double scale, double softcap);
+                                                const Tensor& offsets, const Tensor& tiles, const Tensor& bits,
+                                                const Tensor& order, const std::optional<Tensor>& work,
+                                                const std::optional<Tensor>& bias, double scale, double softcap,
+                                                bool with_lse);
 std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                 const Tensor& offsets, const Tensor& columns, const Tensor& kinds,
-                                                 const Tensor& bits, const Tensor& order,
-                                                 const std::optional<Tensor>& work, const std::optional<Tensor>& bias,
-                                                 int64_t batch, int64_t heads, int64_t tile_q, int64_t tile_k,
-                                                 double scale, double softcap);
+                                                 const Tensor& offsets, const Tensor& tiles, const Tensor& bits,
+                                                 const Tensor& order, const std::optional<Tensor>& work,
+                                                 const std::optional<Tensor>& bias, double scale, double softcap,
+                                                 bool with_lse);
 
 }  // namespace gossamer

@@ -157,6 +157,7 @@ GOSSAMER_INLINE void finish(const Walk& walk) {
     int c = 0;
     for (; c + kLanes <= w.head_dim; c += kLanes) store(out + c, load(sums + c) * factor);
     if (c < w.head_dim) store_partial(out + c, load(sums + c) * factor, w.head_dim - c);
+    if (w.lse == nullptr) continue;
     w.lse[first + r] = total == 0 ? kNothing : offset_of(walk.scratch.maxima[r]) * kLn2 + __builtin_logf(total);
   }
 }

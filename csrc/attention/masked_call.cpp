@@ -9,8 +9,9 @@ namespace {
 constexpr const char* kOp = "masked_attention";  // with tiles or lists of keys
 
 MaskedHeads heads_of(const char* name, const Tensor& t) {
-  STD_TORCH_CHECK(t.stride(3) == 1, kOp, ": the last stride of ", name, " is ", t.stride(3), "; must be 1");
-  return {t.const_data_ptr(), t.stride(0), t.stride(1), t.stride(2)};
+  const auto strides = t.strides();
+  STD_TORCH_CHECK(strides[3] == 1, kOp, ": the last stride of ", name, " is ", strides[3], "; must be 1");
+  return {t.const_data_ptr(), strides[0], strides[1], strides[2]};
 }
 
 int checked_length(const char* name, int64_t length) {
@@ -22,21 +23,21 @@ template <class Arguments>
 void set_heads(const Arguments& a, MaskedAttention& w) {
   check_matches(a.k, a.q, kOp, "k");
   check_matches(a.v, a.q, kOp, "v");
-  STD_TORCH_CHECK(a.q.dim() == 4, kOp, ": q must have 4 dimensions");
-  const int64_t head_dim = a.q.size(3);
+  const auto q = a.q.sizes(), k = a.k.sizes(), v = a.v.sizes();  // once: each question goes through torch's C interface
+  STD_TORCH_CHECK(q.size() == 4, kOp, ": q must have 4 dimensions");
+  const int64_t head_dim = q[3];
   STD_TORCH_CHECK(head_dim >= 32 && head_dim <= kMaxMaskedHeadDim && head_dim % 8 == 0, kOp, ": head_dim is ", head_dim,
                   "; must be a multiple of 8, 32 to ", kMaxMaskedHeadDim);
-  STD_TORCH_CHECK(a.k.dim() == 4 && a.k.size(0) == a.q.size(0) && a.k.size(3) == head_dim, kOp,
-                  ": k must have the batch and head_dim of q");
-  STD_TORCH_CHECK(a.v.dim() == 4, kOp, ": v must have 4 dimensions");
-  for (int d = 0; d < 4; ++d) STD_TORCH_CHECK(a.v.size(d) == a.k.size(d), kOp, ": v must have the shape of k");
-  STD_TORCH_CHECK(a.q.size(1) >= 1 && a.k.size(1) >= 1 && a.q.size(1) % a.k.size(1) == 0, kOp, ": q has ", a.q.size(1),
-                  " heads and k ", a.k.size(1), "; must be a multiple");
-  w.batch = checked_length("the batch", a.q.size(0));
-  w.heads = checked_length("the list of heads", a.q.size(1));
-  w.kv_heads = static_cast<int>(a.k.size(1));
-  w.q_len = checked_length("q", a.q.size(2));
-  w.kv_len = checked_length("k", a.k.size(2));
+  STD_TORCH_CHECK(k.size() == 4 && k[0] == q[0] && k[3] == head_dim, kOp, ": k must have the batch and head_dim of q");
+  STD_TORCH_CHECK(v.size() == 4, kOp, ": v must have 4 dimensions");
+  for (int d = 0; d < 4; ++d) STD_TORCH_CHECK(v[d] == k[d], kOp, ": v must have the shape of k");
+  STD_TORCH_CHECK(q[1] >= 1 && k[1] >= 1 && q[1] % k[1] == 0, kOp, ": q has ", q[1], " heads and k ", k[1],
+                  "; must be a multiple");
+  w.batch = checked_length("the batch", q[0]);
+  w.heads = checked_length("the list of heads", q[1]);
+  w.kv_heads = static_cast<int>(k[1]);
+  w.q_len = checked_length("q", q[2]);
+  w.kv_len = checked_length("k", k[2]);
   w.head_dim = static_cast<int>(head_dim);
   w.q = heads_of("q", a.q);
   w.k = heads_of("k", a.k);
@@ -61,34 +62,38 @@ int checked_tile(const char* name, int64_t size, int64_t least) {
   return static_cast<int>(size);
 }
 
-template <class Arguments>
-void set_groups(const Arguments& a, const MaskedAttention& w, MaskedMap& map) {
-  STD_TORCH_CHECK(a.batch == 1 || a.batch == w.batch, kOp, ": batch is ", a.batch, "; must be 1 or ", w.batch);
-  STD_TORCH_CHECK(a.heads == 1 || a.heads == w.heads, kOp, ": heads is ", a.heads, "; must be 1 or ", w.heads);
-  map.batch = static_cast<int>(a.batch);
-  map.heads = static_cast<int>(a.heads);
+void set_groups(int64_t batch, int64_t heads, const MaskedAttention& w, MaskedMap& map) {
+  STD_TORCH_CHECK(batch == 1 || batch == w.batch, kOp, ": batch is ", batch, "; must be 1 or ", w.batch);
+  STD_TORCH_CHECK(heads == 1 || heads == w.heads, kOp, ": heads is ", heads, "; must be 1 or ", w.heads);
+  map.batch = static_cast<int>(batch);
+  map.heads = static_cast<int>(heads);
+}
+
+void set_patterns(const Tensor& t, MaskedMap& map) {
+  const auto bits = t.sizes();
+  STD_TORCH_CHECK(bits.size() == 3 && bits[0] >= 1, kOp, ": bits must have shape [patterns, tile_q, tile_k / 32]");
+  map.patterns = bits[0];
+  map.tile_q = checked_tile("tile_q", bits[1], 16);
+  map.tile_k = checked_tile("tile_k", bits[2] * kWordKeys, kWordKeys);
 }
 
 void set_map(const MaskedArguments& a, const MaskedAttention& w, MaskedMap& map) {
-  map.tile_q = checked_tile("tile_q", a.tile_q, 16);
-  map.tile_k = checked_tile("tile_k", a.tile_k, kWordKeys);
-  map.rows = (w.q_len + map.tile_q - 1) / map.tile_q;
-  const int64_t count = a.batch * a.heads * map.rows;
-  STD_TORCH_CHECK(count < std::numeric_limits<int32_t>::max(), kOp, ": the map has ", count, " rows; too many");
   map.offsets = numbers("offsets", a.offsets, a.q);
-  map.columns = numbers("columns", a.columns, a.q);
-  map.kinds = numbers("kinds", a.kinds, a.q);
+  map.columns = numbers("tiles", a.tiles, a.q);
   map.bits = numbers("bits", a.bits, a.q);
   map.order = numbers("order", a.order, a.q);
+  set_patterns(a.bits, map);
+  map.rows = (w.q_len + map.tile_q - 1) / map.tile_q;
+  const auto tiles = a.tiles.sizes(), order = a.order.sizes();
+  STD_TORCH_CHECK(order.size() == 3 && order[2] == map.rows, kOp, ": order must have shape [batch, heads, ", map.rows,
+                  "]");
+  set_groups(order[0], order[1], w, map);
+  STD_TORCH_CHECK(tiles.size() == 2 && tiles[0] == 2, kOp, ": tiles must have shape [2, tiles]");
+  map.tiles = tiles[1];
+  map.kinds = map.columns + map.tiles;
+  const int64_t count = order[0] * order[1] * map.rows;
+  STD_TORCH_CHECK(count < std::numeric_limits<int32_t>::max(), kOp, ": the map has ", count, " rows; too many");
   check_list("offsets", a.offsets, count + 1);
-  STD_TORCH_CHECK(a.columns.dim() == 1, kOp, ": columns must have 1 dimension");
-  map.tiles = a.columns.size(0);
-  check_list("kinds", a.kinds, map.tiles);
-  STD_TORCH_CHECK(a.bits.dim() == 3 && a.bits.size(0) >= 1 && a.bits.size(1) == map.tile_q &&
-                      a.bits.size(2) == map.tile_k / kWordKeys,
-                  kOp, ": bits must have shape [patterns, ", map.tile_q, ", ", map.tile_k / kWordKeys, "]");
-  map.patterns = a.bits.size(0);
-  check_list("order", a.order, count);
   if (!a.work) return;
   numbers("work", *a.work, a.q);
   STD_TORCH_CHECK(a.work->dim() == 2 && a.work->size(0) >= count && a.work->size(1) == 16, kOp,
@@ -115,7 +120,6 @@ MaskedCall prepare(const Arguments& a) {
   MaskedAttention& w = call.work;
   call.dtype = dtype_of(a.q, kOp, "q");
   set_heads(a, w);
-  set_groups(a, w, w.map);
   if (a.bias) set_bias(*a.bias, a.q, w, w.bias);
   STD_TORCH_CHECK(std::isfinite(a.scale), kOp, ": scale is ", a.scale, "; must be finite");
   STD_TORCH_CHECK(std::isfinite(a.softcap) && a.softcap >= 0, kOp, ": softcap is ", a.softcap,
@@ -125,10 +129,12 @@ MaskedCall prepare(const Arguments& a) {
   return call;
 }
 
-void set_results(const Tensor& q, MaskedCall& call) {
-  call.out = empty_contiguous(q, q.sizes());
-  call.lse = empty_contiguous(q, {q.size(0), q.size(1), q.size(2)}, aoti_torch_dtype_float32());
+void set_results(const Tensor& q, bool with_lse, MaskedCall& call) {
+  const auto sizes = q.sizes();
+  call.out = empty_contiguous(q, sizes);
   call.work.out = call.out.mutable_data_ptr();
+  if (!with_lse) return;
+  call.lse = empty_contiguous(q, {sizes[0], sizes[1], sizes[2]}, aoti_torch_dtype_float32());
   call.work.lse = static_cast<float*>(call.lse.mutable_data_ptr());
 }
 
@@ -137,17 +143,18 @@ void set_results(const Tensor& q, MaskedCall& call) {
 MaskedCall prepare_masked(const MaskedArguments& a) {
   MaskedCall call = prepare(a);
   set_map(a, call.work, call.work.map);
-  set_results(a.q, call);
+  set_results(a.q, a.with_lse, call);
   return call;
 }
 
 MaskedCall prepare_masked_rows(const MaskedRowsArguments& a) {
   MaskedCall call = prepare(a);
+  set_groups(a.batch, a.heads, call.work, call.work.map);
   numbers("row_offsets", a.row_offsets, a.q);
   numbers("keys", a.keys, a.q);
   check_list("row_offsets", a.row_offsets, a.batch * a.heads * a.q.size(2) + 1);
   STD_TORCH_CHECK(a.keys.dim() == 1, kOp, ": keys must have 1 dimension");
-  set_results(a.q, call);
+  set_results(a.q, true, call);
   return call;
 }
 

@@ -10,17 +10,17 @@ namespace gossamer {
 
 // The arguments of the schema in csrc/bindings.cpp.
 struct MaskedArguments {
-  const Tensor &q, &k, &v, &offsets, &columns, &kinds, &bits, &order;
+  const Tensor &q, &k, &v, &offsets, &tiles, &bits, &order;
   const std::optional<Tensor>&work, &bias;
-  int64_t batch, heads, tile_q, tile_k;
   double scale, softcap;
+  bool with_lse;
 };
 
 // A checked call; numbers inside of the map are not looked at.
 struct MaskedCall {
   MaskedAttention work;
-  DType dtype;  // of q, k, v and out
-  Tensor out, lse;
+  DType dtype;      // of q, k, v and out
+  Tensor out, lse;  // lse is undefined where nobody wants it
 };
 MaskedCall prepare_masked(const MaskedArguments& arguments);
 

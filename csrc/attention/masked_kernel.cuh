@@ -112,7 +112,7 @@ struct MaskedWarp {
     for (int i = 0; i < 2; ++i) {
       share[i] = state.sum[i] == 0.0f ? 0.0f : __fdividef(1.0f, state.sum[i]);
       const int row = query + g + 8 * i;
-      if (t == 0 && row < w.q_len) w.lse[first + row] = log_of_sum(state.top[i], state.sum[i]);
+      if (t == 0 && row < w.q_len && w.lse != nullptr) w.lse[first + row] = log_of_sum(state.top[i], state.sum[i]);
     }
     __syncwarp();
 #pragma unroll

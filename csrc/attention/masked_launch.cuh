@@ -26,13 +26,13 @@ void launch_masked_128(const MaskedLaunch& launch);
 // Maps for boxes of tile_q or tile_k rows; nothing before sm_90.
 cuda::TensorMaps tensor_maps(const MaskedLaunch& launch, int head_dim);
 
-using MaskedKernel = void (*)(const cuda::MaskedWork, const cuda::TensorMaps);
-
-template <class Traits>
-void launch_kernel(const MaskedLaunch& launch, MaskedKernel kernel) {
+template <class Traits, bool kBent, bool kCut>
+void launch_kernel(const MaskedLaunch& launch) {
+  constexpr auto kernel = cuda::masked_kernel<Traits, kBent, kCut>;
   constexpr int kDefaultShared = 48 << 10;  // what a kernel gets without asking
-  if (Traits::kSharedBytes > kDefaultShared) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  if constexpr (Traits::kSharedBytes > kDefaultShared) {
+    static cuda::OncePerDevice asked;  // asking takes 0.5 us
+    asked([] { cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes); });
   }
   const cuda::TensorMaps maps = tensor_maps(launch, Traits::D);
   const int ctas = static_cast<int>(launch.ctas());
@@ -44,14 +44,14 @@ void launch_kernel(const MaskedLaunch& launch, MaskedKernel kernel) {
 // Of whole rows, scores not bent.
 template <class Traits>
 void launch_plain(const MaskedLaunch& launch) {
-  launch_kernel<Traits>(launch, cuda::masked_kernel<Traits, false, false>);
+  launch_kernel<Traits, false, false>(launch);
 }
 
 // Of all.
 template <class Traits>
 void launch_masked(const MaskedLaunch& launch) {
-  if (launch.work.bent) return launch_kernel<Traits>(launch, cuda::masked_kernel<Traits, true, true>);
-  if (launch.cut()) return launch_kernel<Traits>(launch, cuda::masked_kernel<Traits, false, true>);
+  if (launch.work.bent) return launch_kernel<Traits, true, true>(launch);
+  if (launch.cut()) return launch_kernel<Traits, false, true>(launch);
   launch_plain<Traits>(launch);
 }
 

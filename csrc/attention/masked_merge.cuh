@@ -63,7 +63,7 @@ GOSSAMER_INLINE void merge_rows(const MaskedWork& w, const MaskedPlace& place, c
     const float share = sum[i] == 0.0f ? 0.0f : __fdividef(1.0f, sum[i]);
     const uint2 x = {pack2<T>(out[i].x * share, out[i].y * share), pack2<T>(out[i].z * share, out[i].w * share)};
     *reinterpret_cast<uint2*>(static_cast<T*>(w.out) + (first + at) * D + channel) = x;
-    if (channel == 0) w.lse[first + at] = log_of_sum(top[i], sum[i]);
+    if (channel == 0 && w.lse != nullptr) w.lse[first + at] = log_of_sum(top[i], sum[i]);
   }
 }
 

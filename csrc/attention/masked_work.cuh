@@ -53,7 +53,7 @@ struct MaskedWork {
   float before, cap, after;
   MaskedInput q, k, v;
   void* out;           // [batch, heads, q_len, head_dim]
-  float* lse;          // [batch, heads, q_len]
+  float* lse;          // [batch, heads, q_len]; null: not wanted
   int slots;           // of a replica
   float* partials;     // [replicas, slots] PartialTile
   uint64_t* arrivals;  // [replicas, slots]; see Arrivals

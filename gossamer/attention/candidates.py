@@ -89,8 +89,9 @@ def _of_backend(mask: PreparedMask, args: Arguments, backend: str, device: str) 
 
 def _op_arguments(args: Arguments, tile: Tile) -> tuple[Any, ...]:
     """Those of the op, as far as its limits look at them."""
-    nothing = (None,) * 6  # the map
-    return args.q, args.k, args.v, *nothing, args.bias, 1, 1, *tile, args.scale, args.softcap
+    bits = torch.empty(1, tile[0], tile[1] // 32, dtype=torch.int32, device="meta")
+    lists = (None, None, bits, None, None)
+    return args.q, args.k, args.v, *lists, args.bias, args.scale, args.softcap, args.return_lse
 
 
 def _affordable(mask: PreparedMask, tiles: tuple[Tile, ...]) -> list[Tile]:

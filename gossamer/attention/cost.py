@@ -34,10 +34,11 @@ FEATURES = {
 }
 SDPA_TILE = 128
 CACHE_BYTES = 50e6  # of the last level, about
-# Microseconds that are added to rank a Triton kernel: a twentieth of what its launcher takes of the
-# host's time (100) beyond that of a C++ op (20). It decides between ways that take a GPU about as
-# long; Triton alone was ahead at 4 of 252 points, by 4 to 16% of 36 us and more.
-TRITON_LAUNCH = 4.0
+# Microseconds that a call takes of the host's time, on the machine of the H200: a C++ op, torch's
+# SDPA, Triton's launcher. What the device does not hide of it is counted by HOST_SHARE to rank
+# ways: it decides between those that take a GPU about as long.
+HOST = {"cuda": 15.0, "flash": 30.0, "cudnn": 25.0, "mask": 40.0, "triton": 100.0}
+HOST_SHARE = 0.15
 RESIDENT = 16384  # values of queries that an SM holds: 4 items of 64 queries at head_dim 64
 
 
@@ -65,7 +66,7 @@ class Model:
         cost = self.microseconds(way, call, facts)
         if cost is None:
             return math.inf
-        return cost + TRITON_LAUNCH if way.backend == "triton" else cost
+        return cost + HOST_SHARE * max(0.0, HOST.get(way.backend, 0.0) - cost)
 
     def _group(self, way: Way, head_dim: int) -> tuple[int, tuple[float, ...]] | None:
         """The coefficients of the nearest head_dim that there are some for."""

@@ -84,7 +84,6 @@ def masked_attention(
         prepared = mask if type(mask) is PreparedMask else _prepared(mask, q, k)
         key = (
             q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
-            _misaligned(q, k, v),
             bias is None, softcap == 0, scale is None or 0 < scale < INFINITY, return_lse,
             backend, chosen(),
         )  # fmt: skip
@@ -103,13 +102,6 @@ def masked_attention(
         return out
     assert lse is not None, "ways without it are no candidates"
     return out, lse
-
-
-def _misaligned(q: Tensor, k: Tensor, v: Tensor) -> int:
-    """0 where all begin at a multiple of 16 bytes; torch.compile cannot ask."""
-    if torch.compiler.is_compiling():
-        return 0
-    return (int(q.storage_offset()) | int(k.storage_offset()) | int(v.storage_offset())) & 7
 
 
 def _prepared(mask: Any, q: Tensor, k: Tensor) -> PreparedMask:

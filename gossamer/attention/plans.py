@@ -50,17 +50,15 @@ def _block(mask: PreparedMask, way: Way, args: Arguments) -> Run:
     tiles = mask.tiles(way.tile)
     overload = OPS["masked_attention"].select(mask.device.type, way.backend)
     work = mask.work(way.tile, way.limit) if way.backend == "cuda" else None
-    offsets, columns, kinds = tiles.offsets, tiles.columns, tiles.kinds
-    bits, order, batch, heads = tiles.bits, tiles.order, tiles.batch, tiles.heads
-    tile_q, tile_k = way.tile
+    offsets, lists, bits, order = tiles.offsets, tiles.tiles, tiles.bits, tiles.order
+    with_lse = args.return_lse
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
-    ) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = overload(
-            q, k, v, offsets, columns, kinds, bits, order, work, bias,
-            batch, heads, tile_q, tile_k, scale, softcap,
-        )  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:
+        result: tuple[Tensor, Tensor | None] = overload(
+            q, k, v, offsets, lists, bits, order, work, bias, scale, softcap, with_lse
+        )
         return result
 
     return run
@@ -92,12 +90,14 @@ def _sdpa(mask: PreparedMask, way: Way, args: Arguments) -> Run:
     def run_flash(
         q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
     ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = _from_aligned(q), _from_aligned(k), _from_aligned(v)
         out, lse, *_ = flash(q, k, v, 0.0, causal, False, scale=scale)
         return out, lse
 
     def run_cudnn(
         q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
     ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = _from_aligned(q), _from_aligned(k), _from_aligned(v)
         out: Tensor = cudnn(q, k, v, None, False, 0.0, causal, False, scale=scale)[0]
         return out, None
 
@@ -110,3 +110,13 @@ def _sdpa(mask: PreparedMask, way: Way, args: Arguments) -> Run:
         return out, None
 
     return {"flash": run_flash, "cudnn": run_cudnn}.get(way.backend, run_torch)
+
+
+def _from_aligned(x: Tensor) -> Tensor:
+    """Itself, or a copy where it does not begin at a multiple of 16 bytes.
+
+    A plan is for tensors that begin anywhere. Dynamo cannot ask where that is.
+    """
+    if torch.compiler.is_compiling() or x.data_ptr() % 16 == 0:
+        return x
+    return x.clone()

@@ -104,28 +104,26 @@ def masked_attention(
     k: Tensor,
     v: Tensor,
     offsets: Tensor,
-    columns: Tensor,
-    kinds: Tensor,
+    tiles: Tensor,
     bits: Tensor,
     order: Tensor,
     work: Tensor | None,
     bias: Tensor | None,
-    batch: int,
-    heads: int,
-    tile_q: int,
-    tile_k: int,
     scale: float,
     softcap: float,
-) -> tuple[Tensor, Tensor]:
+    with_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
     """The launcher; arguments are those of the op, already checked."""
     del work  # in pieces for the CUDA kernel
+    batch, heads, rows = order.shape
+    tile_q, tile_k = bits.shape[1], 32 * bits.shape[2]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     replica_heads = 1 if heads > 1 else q.shape[1]
     replicas = (1 if batch > 1 else q.shape[0]) * replica_heads
-    programs = order.shape[0] * replicas
+    programs = order.numel() * replicas
     if programs == 0:
-        return out, lse
+        return out, lse if with_lse else None
     q, k, v = aligned(q), aligned(k), aligned(v)
     strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
     bent = softcap != 0 or bias is not None or scale <= 0
@@ -134,15 +132,15 @@ def masked_attention(
     with torch.cuda.device_of(q):
         masked_attention_kernel[(programs,)](
             *(q, k, v, out, lse, q if bias is None else bias),
-            *(offsets, columns, kinds, bits, order, *(s // UNIT.value for s in strides)),
+            *(offsets, *tiles.unbind(), bits, order, *(s // UNIT.value for s in strides)),
             *bias_strides(bias, q, k),
             *(q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2]),
-            *(-(-q.shape[2] // tile_q), heads, replicas, replica_heads, scale, softcap),
+            *(rows, heads, replicas, replica_heads, scale, softcap),
             D=q.shape[3], CAPPED=softcap != 0, BIASED=bias is not None, BENT=bent,
             FLOAT32=_INTERPRETED and q.dtype == torch.bfloat16,
             **tile,
         )  # fmt: skip
-    return out, lse
+    return out, lse if with_lse else None
 
 
 # Queries and keys of a step and how many steps are on their way, by padded head_dim: as many as

@@ -112,7 +112,7 @@ def tile_densities(tiles: TileMap) -> Tensor:
 
 def _tile_matrix(tiles: TileMap, dtype: torch.dtype) -> Tensor:
     columns = -(-tiles.kv_len // tiles.tile_k)
-    return torch.zeros(len(tiles.order), columns, dtype=dtype, device=tiles.device)
+    return torch.zeros(tiles.order.numel(), columns, dtype=dtype, device=tiles.device)
 
 
 def _levels(tiles: TileMap) -> Tensor:

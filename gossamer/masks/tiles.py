@@ -38,10 +38,9 @@ class TileMap:
     batch: int  # 1 where all batch elements see the same
     heads: int  # 1 where all query heads see the same
     offsets: Tensor  # int32 [batch * heads * rows + 1]: where the tiles of a row start
-    columns: Tensor  # int32 [tiles]: key // tile_k; in a row full ones first, each ascending
-    kinds: Tensor  # int32 [tiles]: -1 for a full tile, else its pattern's index in `bits`
+    tiles: Tensor  # int32 [2, tiles]: `columns` and `kinds`
     bits: Tensor  # int32 [patterns, tile_q, tile_k / 32]: bit c of word w is key 32 * w + c
-    order: Tensor  # int32 [batch * heads * rows]: rows, those with most tiles first
+    order: Tensor  # int32 [batch, heads, rows]: numbers of rows, those with most tiles first
 
     @classmethod
     def build(
@@ -64,7 +63,19 @@ class TileMap:
         size = (q_len, kv_len, tile, target)
         found = {part: find_tiles(part, *size) for part in dict.fromkeys(parts)}
         lists = [found[part] for part in parts]
-        return cls(q_len, kv_len, *tile, batch, heads, *_joined(lists, tile))
+        offsets, tiles, bits, order = _joined(lists, tile)
+        order = order.view(batch, heads, -1)
+        return cls(q_len, kv_len, *tile, batch, heads, offsets, tiles, bits, order)
+
+    @property
+    def columns(self) -> Tensor:
+        """int32 [tiles]: key // tile_k; in a row full ones first, each ascending."""
+        return self.tiles[0]
+
+    @property
+    def kinds(self) -> Tensor:
+        """int32 [tiles]: -1 for a full tile, else its pattern's index in `bits`."""
+        return self.tiles[1]
 
     @property
     def rows(self) -> int:
@@ -129,7 +140,7 @@ def _check_tile(tile: tuple[int, int]) -> None:
 
 
 def _joined(lists: list[TileList], tile: tuple[int, int]) -> list[Tensor]:
-    """offsets, columns, kinds, bits, order of all heads."""
+    """offsets, tiles, bits, order of all heads."""
     unique = list({id(part): part for part in lists}.values())
     bits, which = bitmaps.distinct(torch.cat([part.bits for part in unique]))
     parts = which.split([len(part.bits) for part in unique])
@@ -140,8 +151,7 @@ def _joined(lists: list[TileList], tile: tuple[int, int]) -> list[Tensor]:
     kinds = [_named(part.kinds, names[id(part)]) for part in lists]
     return [
         torch.cat((counts.new_zeros(1), counts.cumsum(0))).int(),
-        torch.cat([part.columns for part in lists]),
-        torch.cat(kinds),
+        torch.stack((torch.cat([part.columns for part in lists]), torch.cat(kinds))),
         bits if len(bits) else bits.new_zeros(1, tile[0], tile[1] // 32),
         counts.argsort(descending=True, stable=True).int(),
     ]

@@ -16,82 +16,75 @@ def masked_attention(
     k: Tensor,
     v: Tensor,
     offsets: Tensor,
-    columns: Tensor,
-    kinds: Tensor,
+    tiles: Tensor,
     bits: Tensor,
     order: Tensor,
     work: Tensor | None,
     bias: Tensor | None,
-    batch: int,
-    heads: int,
-    tile_q: int,
-    tile_k: int,
     scale: float,
     softcap: float,
+    with_lse: bool,
     *,
     backend: str | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """softmax(scale q k + bias) v over the keys that the mask shows; also its logsumexp.
 
     q: [B, Hq, Nq, D]; k, v: [B, Hk, Nk, D], Hq a multiple of Hk; any strides, but 1 in the last
     dimension; D a multiple of 8 from 32 to 256; one dtype (float32, float16, bfloat16) and device.
 
     The mask is a map of tiles of tile_q (16 to 128) queries and tile_k (32 to 128) keys, powers of
-    two. batch, heads: 1, or B and Hq where the mask differs in them. A row of tiles is number
-    (b * heads + h) * rows + r of batch * heads * rows, rows = ceil(Nq / tile_q). offsets: int32
-    [row numbers + 1], where each row's tiles start. columns: int32 [tiles], key tile of each, in a
-    row full tiles before partial ones. kinds: int32 [tiles], -1 for a full tile, else its pattern.
-    bits: int32 [patterns, tile_q, tile_k / 32], bit c of word w of line r: whether query r of the
-    tile sees key 32 w + c. A tile that reaches beyond Nk is partial. order: int32 [row numbers],
-    every one once; those with the most tiles first, so that work ends at the same time. work: None
-    or int32 [items, 16] of `gossamer.masks.work`, the rows in pieces for the CUDA kernel; others
-    take whole rows.
+    two. It is for batch batches and heads heads: 1, or B and Hq where the mask differs in them. A
+    row of tiles is number (b * heads + h) * rows + r of batch * heads * rows, rows = ceil(Nq /
+    tile_q). offsets: int32 [row numbers + 1], where each row's tiles start. tiles: int32 [2,
+    tiles], the column of each (which tile of keys), in a row full ones before partial ones, and its
+    kind: -1 for a full tile, else its pattern. bits: int32 [patterns, tile_q, tile_k / 32], bit c
+    of word w of line r: whether query r of the tile sees key 32 w + c. A tile that reaches beyond
+    Nk is partial. order: int32 [batch, heads, rows], every row number once; those with the most
+    tiles first, so that work ends at the same time. work: None or int32 [items, 16] of
+    `gossamer.masks.work`, the rows in pieces for the CUDA kernel; others take whole rows.
 
     bias: None or a floating tensor that expands to [B, Hq, Nq, Nk], added to the scaled score.
     softcap: c tanh(x / c) of the scaled score before that, 0 for none.
 
-    Returns out [B, Hq, Nq, D] in q's dtype and lse float32 [B, Hq, Nq] (natural logarithm). A row
-    that sees nothing gives zeros and -inf. What is NaN or infinite in v may reach every query of a
-    tile that shows it to one of them. Raises TypeError or ValueError; the map's numbers on a GPU
-    are not looked at by the host.
+    Returns out [B, Hq, Nq, D] in q's dtype and lse float32 [B, Hq, Nq] (natural logarithm), None
+    without with_lse. A row that sees nothing gives zeros and -inf. What is NaN or infinite in v may
+    reach every query of a tile that shows it to one of them. Raises TypeError or ValueError; the
+    map's numbers on a GPU are not looked at by the host.
     """
-    result: tuple[Tensor, Tensor] = _op(
-        *(q, k, v, offsets, columns, kinds, bits, order, work, bias),
-        *(batch, heads, tile_q, tile_k, scale, softcap),
+    result: tuple[Tensor, Tensor | None] = _op(
+        *(q, k, v, offsets, tiles, bits, order, work, bias, scale, softcap, with_lse),
         backend=backend,
     )
     return result
 
 
-def _fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _fake(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if rest[-1] else None
+    return q.new_empty(q.shape), lse
 
 
 _CUDA_DTYPES = (torch.float16, torch.bfloat16)
 CUDA_TILES = ((32, 32), (64, 32), (64, 64), (128, 64))
 TUNED = (
-    "fp16 and bf16, head_dim 64 and 128, no bias, q, k and v in multiples of 16 bytes, tiles of "
+    "fp16 and bf16, head_dim 64 and 128, no bias, strides in multiples of 16 bytes, tiles of "
     + ", ".join(f"{q}x{k}" for q, k in CUDA_TILES)
 )
 
 
 def _limits(*args: Any) -> str | None:
     """Why the CUDA kernel does not take these arguments."""
-    q, k, v = args[:3]
-    known = q.dtype in _CUDA_DTYPES and q.size(3) in (64, 128) and args[12:14] in CUDA_TILES
-    if known and args[9] is None and _aligned(q) and _aligned(k) and _aligned(v):
+    q, k, v, _, _, bits, _, _, bias = args[:9]
+    tile = (bits.size(1), 32 * bits.size(2))
+    known = q.dtype in _CUDA_DTYPES and q.size(3) in (64, 128) and tile in CUDA_TILES
+    if known and bias is None and _aligned(q) and _aligned(k) and _aligned(v):
         return None
     return f"the CUDA kernel takes {TUNED}"
 
 
 def _aligned(x: Tensor) -> bool:
-    """Whether the copy engine of a GPU takes rows of it.
-
-    Dynamo cannot ask where a tensor begins; there, one that begins elsewhere is the kernel's error.
-    """
+    """Whether the copy engine of a GPU takes rows of it, or of a copy where it begins elsewhere."""
     batch, head, token, _ = x.stride()
-    strides = token > 0 and (batch | head | token) % 8 == 0
-    return strides and (torch.compiler.is_compiling() or x.storage_offset() % 8 == 0)
+    return token > 0 and (batch | head | token) % 8 == 0
 
 
 def _example(make: Callable[..., Tensor]) -> tuple[Any, ...]:
@@ -100,11 +93,12 @@ def _example(make: Callable[..., Tensor]) -> tuple[Any, ...]:
     seen = torch.zeros(128, 128, dtype=torch.bool)
     seen[:100, :100] = torch.ones(100, 100).tril().bool()
     bits = pack_bits(torch.stack([seen[:64, :64], seen[64:, 64:]]))
-    numbers = ([0, 1, 3], [0, 0, 1], [0, -1, 1])
-    offsets, columns, kinds = (torch.tensor(n, dtype=torch.int32) for n in numbers)
-    order = torch.tensor([1, 0], dtype=torch.int32)
-    tiles = (t.to(q.device) for t in (offsets, columns, kinds, bits, order))
-    return q, make(1, 1, 100, 64), make(1, 1, 100, 64), *tiles, None, None, 1, 1, 64, 64, 0.125, 0.0
+    offsets, tiles, order = (
+        torch.tensor(n, dtype=torch.int32)
+        for n in ([0, 1, 3], [[0, 0, 1], [0, -1, 1]], [[[1, 0]]])
+    )
+    map_ = (t.to(q.device) for t in (offsets, tiles, bits, order))
+    return q, make(1, 1, 100, 64), make(1, 1, 100, 64), *map_, None, None, 0.125, 0.0, True
 
 
 _op = Op(

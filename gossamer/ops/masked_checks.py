@@ -13,20 +13,27 @@ from gossamer.ops.kv_checks import check_plain
 OP = "masked_attention"
 TILES_Q = (16, 32, 64, 128)
 TILES_K = (32, 64, 128)
+WORD = 32  # keys of a word of bits
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """The tiles of a mask as the op gets them."""
+    """The tiles of a mask as the op gets them, checked."""
 
     offsets: Tensor
-    columns: Tensor
-    kinds: Tensor
+    tiles: Tensor
     bits: Tensor
-    batch: int
-    heads: int
-    tile_q: int
-    tile_k: int
+    order: Tensor
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Batches and heads: 1 where all are alike."""
+        return self.order.shape[0], self.order.shape[1]
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """tile_q and tile_k."""
+        return self.bits.shape[1], WORD * self.bits.shape[2]
 
 
 def check(
@@ -34,53 +41,51 @@ def check(
     k: Tensor,
     v: Tensor,
     offsets: Tensor,
-    columns: Tensor,
-    kinds: Tensor,
+    tiles: Tensor,
     bits: Tensor,
     order: Tensor,
     work: Tensor | None,
     bias: Tensor | None,
-    batch: int,
-    heads: int,
-    tile_q: int,
-    tile_k: int,
     scale: float,
     softcap: float,
+    with_lse: bool,
 ) -> None:
     """Raises TypeError or ValueError for what can be seen without looking at numbers in tensors."""
     check_heads(OP, q, k, v)
-    check_groups(OP, q, batch, heads)
-    _check_tile("tile_q", tile_q, TILES_Q)
-    _check_tile("tile_k", tile_k, TILES_K)
-    count = batch * heads * -(-q.shape[2] // tile_q)
-    for name, value in (
-        ("offsets", offsets),
-        ("columns", columns),
-        ("kinds", kinds),
-        ("bits", bits),
-        ("order", order),
-    ):
+    numbers = {"offsets": offsets, "tiles": tiles, "bits": bits, "order": order}
+    for name, value in numbers.items():
         check_numbers(OP, name, value, q.device)
-    check_shape(OP, "offsets", offsets, (count + 1,), "one for each row of tiles and one more")
-    if columns.dim() != 1:
-        raise ValueError(f"{OP}: columns has {columns.dim()} dimensions; must have 1")
-    check_shape(OP, "kinds", kinds, tuple(columns.shape), "as columns")
-    if bits.dim() != 3 or bits.shape[0] < 1 or bits.shape[1:] != (tile_q, tile_k // 32):
+    if bits.dim() != 3 or bits.shape[0] < 1:
         raise ValueError(
             f"{OP}: bits has shape {list(bits.shape)}; "
-            f"must be [patterns, {tile_q}, {tile_k // 32}], at least 1 pattern"
+            "must be [patterns, tile_q, tile_k / 32], at least 1 pattern"
         )
-    check_shape(OP, "order", order, (count,), "one for each row of tiles")
+    _check_tile("tile_q", bits.shape[1], TILES_Q)
+    _check_tile("tile_k", WORD * bits.shape[2], TILES_K)
+    rows = -(-q.shape[2] // bits.shape[1])
+    if order.dim() != 3 or order.shape[2] != rows:
+        raise ValueError(
+            f"{OP}: order has shape {list(order.shape)}; must be [batch, heads, {rows}], "
+            "the rows of tiles"
+        )
+    check_groups(OP, q, order.shape[0], order.shape[1])
+    if tiles.dim() != 2 or tiles.shape[0] != 2:
+        raise ValueError(f"{OP}: tiles has shape {list(tiles.shape)}; must be [2, tiles]")
+    count = order.numel()
+    check_shape(OP, "offsets", offsets, (count + 1,), "one for each row of tiles and one more")
     if work is not None:
-        check_numbers(OP, "work", work, q.device)
-        if work.dim() != 2 or work.shape[0] < count or work.shape[1] != 16:
-            raise ValueError(
-                f"{OP}: work has shape {list(work.shape)}; "
-                f"must be [items, 16], at least {count} items"
-            )
+        _check_work(work, q.device, count)
     if bias is not None:
         check_bias(OP, bias, q, k)
     check_floats(OP, scale, softcap)
+
+
+def _check_work(work: Any, device: torch.device, rows: int) -> None:
+    check_numbers(OP, "work", work, device)
+    if work.dim() != 2 or work.shape[0] < rows or work.shape[1] != 16:
+        raise ValueError(
+            f"{OP}: work has shape {list(work.shape)}; must be [items, 16], at least {rows} items"
+        )
 
 
 def check_heads(op: str, q: Any, k: Any, v: Any) -> None:
@@ -156,11 +161,12 @@ def check_floats(op: str, scale: float, softcap: float) -> None:
 
 def check_map(*args: Any) -> None:
     """The numbers of a map on the CPU; ValueError where it names no such tile, pattern or row."""
-    k, offsets, columns, kinds, bits, order = args[1], *args[3:8]
+    offsets, tiles, bits, order = args[3:7]
     if offsets.device.type != "cpu":
         return
-    tile_k, kv_len, tiles = args[13], k.shape[2], columns.shape[0]
-    check_offsets(OP, "offsets", offsets, tiles, "tiles")
+    columns, kinds = tiles
+    tile_k, kv_len = WORD * bits.shape[2], args[1].shape[2]
+    check_offsets(OP, "offsets", offsets, tiles.shape[1], "tiles")
     check_range(OP, "a column", columns, 0, -(-kv_len // tile_k))
     check_range(OP, "a kind", kinds, -1, bits.shape[0])
     ragged = kinds[(columns + 1).long() * tile_k > kv_len]
@@ -168,7 +174,7 @@ def check_map(*args: Any) -> None:
         raise ValueError(
             f"{OP}: a tile that reaches beyond the {kv_len} keys is full; must be partial"
         )
-    check_range(OP, "a row of order", order, 0, order.shape[0])
+    check_range(OP, "a row of order", order, 0, order.numel())
     if order.unique().numel() != order.numel():
         raise ValueError(f"{OP}: order names a row twice; must name every row of tiles once")
 

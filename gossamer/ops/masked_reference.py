@@ -1,11 +1,11 @@
 """What `masked_attention` means, in plain torch: the dense mask from its tiles, then attention."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
-from gossamer.ops.masked_checks import Map
-
-WORD = 32  # keys of a word of bits
+from gossamer.ops.masked_checks import WORD, Map
 
 
 def reference(
@@ -13,42 +13,35 @@ def reference(
     k: Tensor,
     v: Tensor,
     offsets: Tensor,
-    columns: Tensor,
-    kinds: Tensor,
+    tiles: Tensor,
     bits: Tensor,
     order: Tensor,
     work: Tensor | None,
     bias: Tensor | None,
-    batch: int,
-    heads: int,
-    tile_q: int,
-    tile_k: int,
     scale: float,
     softcap: float,
+    with_lse: bool,
 ) -> tuple[Tensor, Tensor]:
-    del order, work  # which rows are computed first does not change them
-    tiles = Map(offsets, columns, kinds, bits, batch, heads, tile_q, tile_k)
-    seen = dense_mask(tiles, q.shape[2], k.shape[2])
-    return attend(q, k, v, seen, bias, scale, softcap)
+    del work  # which rows are computed first does not change them
+    seen = dense_mask(Map(offsets, tiles, bits, order), q.shape[2], k.shape[2])
+    out, lse = attend(q, k, v, seen, bias, scale, softcap)
+    return out, lse if with_lse else cast(Tensor, None)  # schemas have no optional results
 
 
 def dense_mask(tiles: Map, q_len: int, kv_len: int) -> Tensor:
     """bool [batch, heads, q_len, kv_len] of a map of tiles."""
-    rows, columns = -(-q_len // tiles.tile_q), -(-kv_len // tiles.tile_k)
-    groups = tiles.batch * tiles.heads
+    (batch, heads), (tile_q, tile_k) = tiles.groups, tiles.tile
+    rows, columns, groups = -(-q_len // tile_q), -(-kv_len // tile_k), batch * heads
     device = tiles.offsets.device
     counts = tiles.offsets.diff().long()
     row = torch.arange(groups * rows, device=device).repeat_interleave(counts)
-    count = row.numel()
-    kinds, column = tiles.kinds[:count].long(), tiles.columns[:count].long()
+    column, kinds = tiles.tiles[:, : row.numel()].long()
     patterns = unpack_bits(tiles.bits)
-    seen = torch.zeros(
-        groups * rows, columns, tiles.tile_q, tiles.tile_k, dtype=torch.bool, device=device
-    )
+    seen = torch.zeros(groups * rows, columns, tile_q, tile_k, dtype=torch.bool, device=device)
     seen[row, column] = patterns[kinds.clamp_min(0)] | (kinds < 0)[:, None, None]
-    grid = seen.view(groups, rows, columns, tiles.tile_q, tiles.tile_k).transpose(2, 3)
-    whole = grid.reshape(groups, rows * tiles.tile_q, columns * tiles.tile_k)
-    return whole[:, :q_len, :kv_len].reshape(tiles.batch, tiles.heads, q_len, kv_len)
+    grid = seen.view(groups, rows, columns, tile_q, tile_k).transpose(2, 3)
+    whole = grid.reshape(groups, rows * tile_q, columns * tile_k)
+    return whole[:, :q_len, :kv_len].reshape(batch, heads, q_len, kv_len)
 
 
 def unpack_bits(words: Tensor) -> Tensor:

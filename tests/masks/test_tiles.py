@@ -22,7 +22,7 @@ def test_layout():
     assert (tiles.batch, tiles.heads, tiles.rows) == (1, 2, 10)
     assert tiles.offsets.shape == (21,)
     assert tiles.bits.shape[1:] == (16, 1)
-    tensors = (tiles.offsets, tiles.columns, tiles.kinds, tiles.bits, tiles.order)
+    tensors = (tiles.offsets, tiles.tiles, tiles.bits, tiles.order)
     assert all(x.dtype is torch.int32 and x.is_contiguous() for x in tensors)
     for row in range(20):
         columns, kinds = tiles_of_row(tiles, row)
@@ -30,9 +30,9 @@ def test_layout():
         partial = columns[len(full) :]
         assert columns == sorted(full) + sorted(partial)
         assert set(kinds[: len(full)]) <= {-1}
-    lengths = tiles.offsets.diff()[tiles.order.long()]
+    lengths = tiles.offsets.diff()[tiles.order.flatten().long()]
     assert torch.equal(lengths, lengths.sort(descending=True).values)
-    assert sorted(tiles.order.tolist()) == list(range(20))
+    assert sorted(tiles.order.flatten().tolist()) == list(range(20))
 
 
 def test_a_tile_in_full():
@@ -130,7 +130,7 @@ def test_moving_and_size():
     assert moved.device.type == "meta"
     assert moved.q_len == 100
     assert tiles.nbytes == 4 * sum(
-        x.numel() for x in (tiles.offsets, tiles.columns, tiles.kinds, tiles.bits, tiles.order)
+        x.numel() for x in (tiles.offsets, tiles.tiles, tiles.bits, tiles.order)
     )
 
 

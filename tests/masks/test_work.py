@@ -31,8 +31,8 @@ def test_every_tile_is_in_one_piece(name, limit):
     seen = sorted((int(b), int(e)) for b, e in zip(begin, end, strict=True) if e > b)
     assert [b for b, _ in seen] == [0, *(e for _, e in seen[:-1])][: len(seen)]
     assert sum(e - b for b, e in seen) == tiles.columns.numel()
-    assert sorted(set(row.tolist())) == list(range(len(tiles.order)))
-    for r in range(len(tiles.order)):
+    assert sorted(set(row.tolist())) == list(range(tiles.order.numel()))
+    for r in range(tiles.order.numel()):
         mine = row == r
         assert begin[mine].min() == tiles.offsets[r]
         assert end[mine].max() == tiles.offsets[r + 1]
@@ -49,7 +49,7 @@ def test_every_tile_is_in_one_piece(name, limit):
         assert line[8 + KNOWN : 8 + KNOWN + count].tolist() == tiles.kinds[known].tolist()
         assert (line[8 + KNOWN + count :] == -1).all()
     # The kernel makes room for twice as many slots as there are more items than rows.
-    assert int(slot.max()) < max(2 * (len(work) - len(tiles.order)), 1)
+    assert int(slot.max()) < max(2 * (len(work) - tiles.order.numel()), 1)
 
 
 def test_pieces_are_as_long_as_a_share_of_the_work():

@@ -13,7 +13,7 @@ from gossamer.ops.backends import TRITON_INTERPRETED
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
-def tiles_of(seen: Tensor, tile_q: int, tile_k: int) -> dict[str, Any]:
+def tiles_of(seen: Tensor, tile_q: int, tile_k: int) -> dict[str, Tensor | None]:
     """The map of a dense mask, bool [batch, heads, q_len, kv_len], tile by tile."""
     batch, heads, q_len, kv_len = seen.shape
     offsets, columns, kinds, patterns = [0], [], [], {b"": 0}
@@ -39,17 +39,14 @@ def tiles_of(seen: Tensor, tile_q: int, tile_k: int) -> dict[str, Any]:
                 columns.append(column)
                 kinds.append(kind)
             offsets.append(len(columns))
-    numbers = {"offsets": offsets, "columns": columns, "kinds": kinds}
-    result = {name: torch.tensor(n, dtype=torch.int32) for name, n in numbers.items()}
-    counts = result["offsets"].diff()
-    return result | {
+    starts = torch.tensor(offsets, dtype=torch.int32)
+    order = starts.diff().argsort(descending=True, stable=True).int()
+    return {
+        "offsets": starts,
+        "tiles": torch.tensor([columns, kinds], dtype=torch.int32),
         "bits": torch.stack(bits),
-        "order": counts.argsort(descending=True, stable=True).int(),
+        "order": order.view(batch, heads, -(-q_len // tile_q)),
         "work": None,
-        "batch": batch,
-        "heads": heads,
-        "tile_q": tile_q,
-        "tile_k": tile_k,
     }
 
 
@@ -74,7 +71,7 @@ class Call:
     bias: Tensor | None = None
     scale: float = 0.125
     softcap: float = 0.0
-    tiles: dict[str, Any] = field(default_factory=dict)
+    tiles: dict[str, Tensor | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tiles:
@@ -89,10 +86,8 @@ class Call:
         )
 
     def args(self) -> tuple[Any, ...]:
-        t = self.tiles
-        lists = (t["offsets"], t["columns"], t["kinds"], t["bits"], t["order"], t["work"])
-        sizes = (t["batch"], t["heads"], t["tile_q"], t["tile_k"])
-        return self.q, self.k, self.v, *lists, self.bias, *sizes, self.scale, self.softcap
+        lists = (self.tiles[name] for name in ("offsets", "tiles", "bits", "order", "work"))
+        return self.q, self.k, self.v, *lists, self.bias, self.scale, self.softcap, True
 
     def attend(self, backend: str | None = None) -> tuple[Tensor, Tensor]:
         return masked_attention(*self.args(), backend=backend)

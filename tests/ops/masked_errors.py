@@ -7,14 +7,18 @@ import torch
 from gossamer.ops import OPS
 
 NAMES = (
-    *("q", "k", "v", "offsets", "columns", "kinds", "bits", "order", "work", "bias"),
-    *("batch", "heads", "tile_q", "tile_k", "scale", "softcap"),
+    *("q", "k", "v", "offsets", "tiles", "bits", "order", "work", "bias"),
+    *("scale", "softcap", "with_lse"),
 )
 ROW_NAMES = ("q", "k", "v", "row_offsets", "keys", "bias", "batch", "heads", "scale", "softcap")
 
 
 def ints(*values: object) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
+
+
+def patterns(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
 
 
 def arguments(**changes: Any) -> tuple[Any, ...]:
@@ -94,8 +98,6 @@ def _common(kv_len: int) -> tuple[list[tuple[dict, str]], list[tuple[dict, str]]
             )
             for h in (0, 3, 8)
         ),
-        ({"batch": 3}, "batch is 3; must be 1 or 2, the batch of q"),
-        ({"heads": 2}, "heads is 2; must be 1 or 4, the heads of q"),
         *(
             (
                 {"bias": zeros(shape)},
@@ -120,27 +122,48 @@ _TILE_TYPES = [
 ]
 _TILE_VALUES = [
     *_VALUES,
-    ({"order": ints(1, 0).to("meta")}, "order is on meta; must be on cpu"),
-    *(({"tile_q": t}, f"tile_q is {t}; must be one of 16, 32, 64, 128") for t in (8, 48, 256)),
-    *(({"tile_k": t}, f"tile_k is {t}; must be one of 32, 64, 128") for t in (16, 96)),
+    ({"order": ints([[1, 0]]).to("meta")}, "order is on meta; must be on cpu"),
+    *(
+        ({"bits": patterns(2, t, 2)}, f"tile_q is {t}; must be one of 16, 32, 64, 128")
+        for t in (8, 48, 256)
+    ),
+    *(
+        ({"bits": patterns(2, 64, words)}, f"tile_k is {32 * words}; must be one of 32, 64, 128")
+        for words in (0, 3, 8)
+    ),
+    *(
+        (
+            {"bits": patterns(*shape)},
+            f"bits has shape {list(shape)}; "
+            "must be [patterns, tile_q, tile_k / 32], at least 1 pattern",
+        )
+        for shape in ((0, 64, 2), (64, 2))
+    ),
+    *(
+        (
+            {"order": order},
+            f"order has shape {list(order.shape)}; must be [batch, heads, 2], the rows of tiles",
+        )
+        for order in (ints([[0]]), ints(1, 0), ints([[0, 1, 2]]))
+    ),
+    (
+        {"bits": patterns(2, 32, 2)},
+        "order has shape [1, 1, 2]; must be [batch, heads, 4], the rows of tiles",
+    ),
+    ({"order": ints(*[[[0, 1]]] * 3)}, "batch is 3; must be 1 or 2, the batch of q"),
+    ({"order": ints([[0, 1]] * 2)}, "heads is 2; must be 1 or 4, the heads of q"),
     (
         {"offsets": ints(0, 1, 2, 3)},
         "offsets has shape [4]; must be [3], one for each row of tiles and one more",
     ),
     (
-        {"batch": 2},
+        {"order": ints([[1, 0]], [[3, 2]])},
         "offsets has shape [3]; must be [5], one for each row of tiles and one more",
     ),
-    ({"columns": ints([0], [0], [1])}, "columns has 2 dimensions; must have 1"),
-    ({"kinds": ints(0, -1)}, "kinds has shape [2]; must be [3], as columns"),
     *(
-        (
-            {"bits": torch.zeros(shape, dtype=torch.int32)},
-            f"bits has shape {list(shape)}; must be [patterns, 64, 2], at least 1 pattern",
-        )
-        for shape in ((0, 64, 2), (2, 64, 1), (2, 32, 2), (64, 2))
+        ({"tiles": tiles}, f"tiles has shape {list(tiles.shape)}; must be [2, tiles]")
+        for tiles in (ints(0, 0, 1), ints([0, 0, 1]), ints([0], [0], [1]))
     ),
-    ({"order": ints(0)}, "order has shape [1]; must be [2], one for each row of tiles"),
     (
         {"work": ints([0] * 16)},
         "work has shape [1, 16]; must be [items, 16], at least 2 items",
@@ -158,8 +181,8 @@ BAD_VALUES = _refused(  # and strides, which do not survive a move to a GPU
     [
         ({"q": _STRIDED}, "q has strides [25600, 6400, 1, 100]; the last one must be 1"),
         (
-            {"columns": ints([0, 0], [0, 0], [1, 0])[:, 0]},
-            "columns has strides [2]; must be contiguous",
+            {"tiles": ints([0, 0], [0, -1], [1, 1]).T},
+            "tiles has strides [1, 2]; must be contiguous",
         ),
         *(
             (
@@ -169,16 +192,16 @@ BAD_VALUES = _refused(  # and strides, which do not survive a move to a GPU
             )
             for n in ((1, 1, 3), (0, 4, 3), (0, 1, 4))
         ),
-        ({"columns": ints(0, 2, 1)}, "a column is 2; must be 0 to 1"),
-        ({"columns": ints(0, -1, 1)}, "a column is -1; must be 0 to 1"),
-        ({"kinds": ints(0, -2, 1)}, "a kind is -2; must be -1 to 1"),
-        ({"kinds": ints(0, -1, 2)}, "a kind is 2; must be -1 to 1"),
+        ({"tiles": ints([0, 2, 1], [0, -1, 1])}, "a column is 2; must be 0 to 1"),
+        ({"tiles": ints([0, -1, 1], [0, -1, 1])}, "a column is -1; must be 0 to 1"),
+        ({"tiles": ints([0, 0, 1], [0, -2, 1])}, "a kind is -2; must be -1 to 1"),
+        ({"tiles": ints([0, 0, 1], [0, -1, 2])}, "a kind is 2; must be -1 to 1"),
         (
-            {"kinds": ints(0, -1, -1)},
+            {"tiles": ints([0, 0, 1], [0, -1, -1])},
             "a tile that reaches beyond the 100 keys is full; must be partial",
         ),
-        ({"order": ints(0, 2)}, "a row of order is 2; must be 0 to 1"),
-        ({"order": ints(1, 1)}, "order names a row twice; must name every row of tiles once"),
+        ({"order": ints([[0, 2]])}, "a row of order is 2; must be 0 to 1"),
+        ({"order": ints([[1, 1]])}, "order names a row twice; must name every row of tiles once"),
     ],
 )
 
@@ -205,6 +228,8 @@ BAD_ROW_CALLS = [
         ValueError,
         [
             *_VALUES,
+            ({"batch": 3}, "batch is 3; must be 1 or 2, the batch of q"),
+            ({"heads": 2}, "heads is 2; must be 1 or 4, the heads of q"),
             ({"keys": _LISTS[1].to("meta")}, "keys is on meta; must be on cpu"),
             (
                 {"row_offsets": ints(0, 0)},

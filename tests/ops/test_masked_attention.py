@@ -180,7 +180,8 @@ def test_keys_that_no_tile_holds_may_be_nan(backend, device):
 def test_the_order_of_rows_does_not_matter(backend, device):
     call = make_call(patchy(150, 90), tile=(16, 32)).to(device)
     want = call.attend(backend)
-    order = torch.randperm(len(call.tiles["order"])).int().to(device)
+    order = torch.randperm(call.tiles["order"].numel()).int().to(device)
+    order = order.view_as(call.tiles["order"])
     got = replace(call, tiles=call.tiles | {"order": order}).attend(backend)
     assert all(map(torch.equal, got, want))
 
@@ -191,14 +192,24 @@ def test_what_tiles_leave_open(backend, device):
     call = make_call(patchy(70, 90), tile=(64, 64))
     tiles = dict(call.tiles)
     tiles["bits"] = torch.cat([tiles["bits"], torch.full((1, 64, 2), -1, dtype=torch.int32)])
-    tiles["columns"] = torch.cat([tiles["columns"], torch.zeros(3, dtype=torch.int32)])
-    tiles["kinds"] = torch.cat([tiles["kinds"], torch.full((3,), -1, dtype=torch.int32)])
-    tiles["work"] = torch.zeros(len(tiles["order"]), 16, dtype=torch.int32)
+    more = torch.tensor([[0] * 3, [-1] * 3], dtype=torch.int32)
+    tiles["tiles"] = torch.cat([tiles["tiles"], more], dim=1)
+    tiles["work"] = torch.zeros(tiles["order"].numel(), 16, dtype=torch.int32)
     want = call.to(device).attend(backend)
     if backend == "cuda":
         tiles["work"] = None
     got = replace(call, tiles=tiles).to(device).attend(backend)
     assert all(map(torch.equal, got, want))
+
+
+@by_backend
+def test_without_lse(backend, device):
+    for seen in (patchy(70, 90), torch.ones(0, 10).bool()):
+        call = make_call(seen).to(device)
+        want, _ = call.attend(backend)
+        out, lse = masked_attention(*call.args()[:-1], False, backend=backend)
+        assert lse is None
+        assert torch.equal(out, want)
 
 
 def test_is_torch_attention():
@@ -227,16 +238,18 @@ def test_heads_packed_in_several_rounds():
 
 
 @by_backend
-def test_compiles_to_one_graph(backend, device):
+@pytest.mark.parametrize("with_lse", [True, False])
+def test_compiles_to_one_graph(backend, device, with_lse):
     torch._dynamo.reset()
     call = make_call(patchy(70, 90)).to(device)
 
     def model(q, *args):
-        out, lse = masked_attention(q * 2, *args, backend=backend)
-        return out + 1, lse * 2
+        out, lse = masked_attention(q * 2, *args, with_lse, backend=backend)
+        return (out + 1, lse * 2) if with_lse else (out + 1,)
 
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    assert all(map(torch.equal, compiled(*call.args()), model(*call.args())))
+    args = call.args()[:-1]
+    assert all(map(torch.equal, compiled(*args), model(*args)))
 
 
 def test_meta_tensors_give_shapes_only():

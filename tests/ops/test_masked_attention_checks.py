@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.ops import OPS
-from tests.ops.masked_errors import arguments, ints, row_arguments
+from tests.ops.masked_errors import arguments, ints, patterns, row_arguments
 
 SHAPES = [(2, 2, 100, 64), (2, 4, 12, 64), (2, 2, 90, 64), (1, 2, 100, 64), (2, 2, 100, 32)]
 HEADS = st.sampled_from(
@@ -21,8 +21,6 @@ HEADS = st.sampled_from(
     ]
 )
 NUMBERS = {
-    "batch": st.sampled_from([0, 1, 2, 3]),
-    "heads": st.sampled_from([0, 1, 4]),
     "scale": st.sampled_from([0.0, -1.0, float("nan"), float("inf")]),
     "softcap": st.sampled_from([3.0, -0.5, float("nan"), float("inf")]),
     "bias": st.sampled_from([
@@ -41,19 +39,28 @@ def few(least: int, most: int, size: int):
     return lists.map(lambda x: ints(*x)) | lists.map(lambda x: ints(*x).long())
 
 
+def columns_and_kinds(size: int):
+    """Mostly two lists of one length."""
+    columns, kinds = (st.lists(st.integers(low, 2), min_size=size, max_size=size) for low in (-1, -2))
+    return st.tuples(columns, kinds).map(lambda x: ints(*x))
+
+
 TILES = NUMBERS | {
     "offsets": few(-1, 4, 3) | st.just(ints(0, 1, 2, 2, 3)),
-    "columns": few(-1, 2, 3),
-    "kinds": few(-2, 2, 3),
-    "bits": st.sampled_from([(1, 64, 2), (0, 64, 2), (2, 64, 1), (2, 32, 2), (2, 128, 4)]).map(
-        lambda shape: torch.zeros(shape, dtype=torch.int32)
+    "tiles": columns_and_kinds(3) | columns_and_kinds(2) | few(-1, 2, 3),
+    "bits": st.tuples(
+        *map(st.sampled_from, ([0, 1, 2], [0, 16, 32, 64, 96, 128, 256], [0, 1, 2, 3, 4, 8]))
+    ).map(lambda shape: patterns(*shape)),
+    "order": few(-1, 2, 2)
+    | few(-1, 2, 2).map(lambda x: x[None, None])
+    | st.sampled_from([ints([[1, 0]], [[2, 3]]), ints([[0, 1]] * 4), ints([[1, 3, 0, 2]])]),
+    "work": st.sampled_from(
+        [None, ints([0] * 16, [0] * 16), ints([0] * 16), ints(0), ints([1], [2])]
     ),
-    "order": few(-1, 2, 2),
-    "work": st.sampled_from([None, ints([0] * 8, [0] * 8), ints([0] * 8), ints(0), ints([1], [2])]),
-    "tile_q": st.sampled_from([0, 16, 32, 64, 96, 128, 256]),
-    "tile_k": st.sampled_from([0, 16, 32, 64, 128, 256]),
 }
 LISTS = NUMBERS | {
+    "batch": st.sampled_from([0, 1, 2, 3]),
+    "heads": st.sampled_from([0, 1, 4]),
     "row_offsets": few(-1, 14, 13) | st.just(ints(*range(13))),
     "keys": few(-1, 12, 20) | st.just(ints(*range(12))) | st.just(ints(*([3] * 40))),
 }

@@ -50,11 +50,11 @@ class Call:
         return self.attend_with(t, work, backend)
 
     def attend_with(
-        self, t: TileMap, work: Tensor | None, backend: str = "cuda"
+        self, t: TileMap, work: Tensor | None, backend: str = "cuda", with_lse: bool = True
     ) -> tuple[Tensor, Tensor]:
         return masked_attention(
-            *(self.q, self.k, self.v, t.offsets, t.columns, t.kinds, t.bits, t.order, work, None),
-            *(t.batch, t.heads, t.tile_q, t.tile_k, self.scale, self.softcap),
+            *(self.q, self.k, self.v, t.offsets, t.tiles, t.bits, t.order, work, None),
+            *(self.scale, self.softcap, with_lse),
             backend=backend,
         )
 
@@ -294,6 +294,27 @@ def test_runs_on_the_current_stream():
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
+@by_tile
+@pytest.mark.parametrize("limit", [None, 1 << 20, 2])
+def test_without_lse(tile, limit):
+    call = make(named("stof-longformer", 500), 500, tile=tile, limit=limit)
+    tiles = call.map()
+    work = None if limit is None else work_list(tiles, limit)
+    want, _ = call.attend_with(tiles, work)
+    out, lse = call.attend_with(tiles, work, with_lse=False)
+    assert lse is None
+    assert torch.equal(out, want)
+
+
+def test_tensors_that_begin_anywhere():
+    call = make(Causal())
+    odd = [x.new_empty(x.numel() + 1)[1:].view_as(x).copy_(x) for x in (call.q, call.k, call.v)]
+    tiles = call.map()
+    want = call.attend_with(tiles, None)
+    got = replace(call, q=odd[0], k=odd[1], v=odd[2]).attend_with(tiles, None)
+    assert all(map(torch.equal, got, want))
+
+
 @pytest.mark.parametrize("mask", ["stof-longformer", "causal"])
 def test_triton_agrees(mask):
     call = make(named(mask, 500), 500, limit=None)
@@ -305,6 +326,6 @@ def test_what_the_kernel_does_not_take_goes_to_triton():
     tiles = call.map()
     with pytest.raises(RuntimeError, match="the CUDA kernel takes"):
         call.attend_with(tiles, None, "cuda")
-    odd = torch.randn(1, 2, 300, 100, dtype=F16, device="cuda")[..., 1:65]
+    odd = torch.randn(1, 2, 300, 100, dtype=F16, device="cuda")[..., :64]
     unaligned = replace(make(Causal()), q=odd)
     check(unaligned, unaligned.attend_with(tiles, None, backend=None))  # type: ignore[arg-type]

@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 #include <torch/csrc/stable/accelerator.h>
 
+#include <atomic>
+
 #include "gossamer/torch/tensor.h"
 
 namespace gossamer::cuda {
@@ -23,6 +25,23 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   cudaDeviceGetAttribute(&value, attribute, device);
   return value;
 }
+
+// For what has to be done once on each device. Where threads meet here, both do it.
+class OncePerDevice {
+ public:
+  template <class Action>
+  void operator()(const Action& action) {
+    int device = 0;
+    cudaGetDevice(&device);
+    const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;  // devices beyond do it every time
+    if (done_.load(std::memory_order_acquire) & bit) return;
+    action();
+    done_.fetch_or(bit, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<uint64_t> done_{0};
+};
 
 inline bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
