@@ -8,19 +8,22 @@ namespace {
 
 constexpr const char* kOp = "masked_attention";
 
-cuda::MaskedInput input_of(const char* name, const MaskedHeads& heads) {
-  constexpr int64_t kBytes = 2;
-  const cuda::MaskedInput x{static_cast<const char*>(heads.data), heads.batch_stride * kBytes,
-                            heads.head_stride * kBytes, heads.token_stride * kBytes};
-  STD_TORCH_CHECK((x.batch_stride | x.head_stride | x.token_stride) % 16 == 0, kOp, ": rows of ", name,
-                  " do not lie in multiples of 16 bytes");
-  return x;
+// Whether the copy engine takes rows of it: it begins, and they lie, at multiples of 16 bytes.
+bool takes(const Tensor& t) {
+  if (!cuda::aligned(t.const_data_ptr(), 16)) return false;
+  const auto strides = t.strides();
+  constexpr int64_t kUnit = 16 / 2;  // elements
+  return strides.size() != 4 || (strides[2] > 0 && (strides[0] | strides[1] | strides[2]) % kUnit == 0);
 }
 
-bool begins_aligned(const Tensor& t) { return cuda::aligned(t.const_data_ptr(), 16); }
+// What it takes: `t` itself or a copy.
+Tensor taken(const Tensor& t) { return takes(t) ? t : expanded_copy(t, t.sizes()); }
 
-// Where the copy engine can begin to read: `t` itself or a copy.
-Tensor from_aligned(const Tensor& t) { return begins_aligned(t) ? t : expanded_copy(t, t.sizes()); }
+cuda::MaskedInput input_of(const MaskedHeads& heads) {
+  constexpr int64_t kBytes = 2;
+  return {static_cast<const char*>(heads.data), heads.batch_stride * kBytes, heads.head_stride * kBytes,
+          heads.token_stride * kBytes};
+}
 
 void set_scores(const MaskedAttention& a, cuda::MaskedWork& w) {
   w.bent = a.softcap > 0.0f || a.scale <= 0.0f;  // maxima of products are not those of scores
@@ -75,24 +78,24 @@ std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& 
                                                  const Tensor& order, const std::optional<Tensor>& work,
                                                  const std::optional<Tensor>& bias, double scale, double softcap,
                                                  bool with_lse) {
-  if (!begins_aligned(q) || !begins_aligned(k) || !begins_aligned(v)) {
-    const Tensor from_q = from_aligned(q), from_k = from_aligned(k), from_v = from_aligned(v);
-    return masked_attention_cuda(from_q, from_k, from_v, offsets, tiles, bits, order, work, bias, scale, softcap,
-                                 with_lse);
-  }
   const MaskedCall call = prepare_masked({q, k, v, offsets, tiles, bits, order, work, bias, scale, softcap, with_lse});
   const MaskedAttention& a = call.work;
   STD_TORCH_CHECK(call.dtype != DType::f32 && !bias && (a.head_dim == 64 || a.head_dim == 128), kOp,
                   ": the CUDA kernel takes float16 and bfloat16, head_dim 64 and 128, no bias");
   if (a.batch == 0 || a.q_len == 0) return {call.out, call.lse};
+  if (!takes(q) || !takes(k) || !takes(v)) {
+    const Tensor own_q = taken(q), own_k = taken(k), own_v = taken(v);
+    return masked_attention_cuda(own_q, own_k, own_v, offsets, tiles, bits, order, work, bias, scale, softcap,
+                                 with_lse);
+  }
   const cuda::DeviceGuard guard(q.get_device_index());
   MaskedLaunch launch{{},           a.batch,      a.kv_heads,
                       a.map.tile_q, a.map.tile_k, cuda::device_attribute(cudaDevAttrMultiProcessorCount),
                       a.map.tiles,  call.dtype,   cuda::current_stream(q)};
   cuda::MaskedWork& w = launch.work;
-  w.q = input_of("q", a.q);
-  w.k = input_of("k", a.k);
-  w.v = input_of("v", a.v);
+  w.q = input_of(a.q);
+  w.k = input_of(a.k);
+  w.v = input_of(a.v);
   w.offsets = a.map.offsets, w.columns = a.map.columns, w.kinds = a.map.kinds, w.bits = a.map.bits;
   w.order = a.map.order;
   w.out = a.out, w.lse = a.lse;

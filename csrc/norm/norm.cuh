@@ -23,9 +23,13 @@ constexpr int kSinglesInFlight = kSingles / 2;
 template <class T, int K>
 constexpr int max_threads = K == 4 && sizeof(T) == 2 ? 512 : 1024;
 
+// Which norms there are so many of that every multiprocessor works on several rows all the time.
+constexpr int64_t kManyRows = 512, kVeryManyRows = 16384;
+
 // One row per blockDim.x threads, blockDim.y rows per block. A thread keeps its K packs of the row in registers.
-template <class T, int V, int K, NormForm F>
-__global__ void __launch_bounds__(max_threads<T, K>, 1) norm_kernel(const NormArgs<T> args) {
+// kBlocks: that a multiprocessor should hold at least. Where that is more than one, all packs are asked for at once.
+template <class T, int V, int K, NormForm F, int kThreads = max_threads<T, K>, int kBlocks = 1>
+__global__ void __launch_bounds__(kThreads, kBlocks) norm_kernel(const NormArgs<T> args) {
   using Row = NormRow<T, V, F>;
   using Pack = typename Row::Pack;
   __shared__ float scratch[2][32];
@@ -34,7 +38,8 @@ __global__ void __launch_bounds__(max_threads<T, K>, 1) norm_kernel(const NormAr
   const Row row(args, index);
   const int step = blockDim.x, first = threadIdx.x;
 
-  constexpr int flight = V == 1 ? kSinglesInFlight : K < 2 ? K : 2;  // packs of each input on their way at once
+  // Packs of each input on their way at once.
+  constexpr int flight = V == 1 ? kSinglesInFlight : K < 2 || kBlocks > 1 ? K : 2;
   constexpr bool early = K <= 2;  // and the weight with them: a decode step finds none of it in a cache
   Pack h[K], weight[early ? K : 1], bias[early ? K : 1];
   float total = 0;
@@ -115,17 +120,25 @@ inline int round_up_to_power_of_two(int n) {
   return power;
 }
 
+inline int whole_warps(int threads) { return (threads + 31) / 32 * 32; }
+
 struct NormPlan {
   int threads, per_thread;  // of a row
 };
 
 // Packs: two per thread hide latency with few idle lanes, several rows to a warp if they are narrow; up to 512 threads,
 // so that a multiprocessor has several rows at work and one of them is always loading; only very wide rows need more.
-// 32,768 x 8192 in bfloat16 takes 262 us so, and 288 with four packs for each of 256 threads, four rows at a time.
 // Narrow rows have one pack per thread: 262,144 x 128 with a residual takes 65.3 us so on an H200, and 67.3 with two.
-inline NormPlan plan_packs(int packs) {
+//
+// Many rows of more than 512 packs have four per thread, which lets more of them be at work: 32,768 x 8192 in bfloat16
+// takes 261 us so, and 262 with two; 5120 161 and 200, since 640 packs do not leave threads idle. With a residual as
+// well a multiprocessor has its hands full from 6144 on: 8192 takes 519 us so, and 514 with two, 5120 321 and 340.
+template <class T, NormForm F>
+NormPlan plan_packs(int packs, int64_t rows) {
   if (packs <= 32) return {round_up_to_power_of_two(packs), 1};
-  int threads = round_up_to_power_of_two((packs + 1) / 2);
+  const int most = F == NormForm::rms ? 1024 : 768;
+  if (sizeof(T) == 2 && rows >= kManyRows && packs > 512 && packs <= most) return {whole_warps((packs + 3) / 4), 4};
+  int threads = whole_warps((packs + 1) / 2);
   threads = threads > 512 ? 512 : threads;
   if (packs > 4 * threads) threads = 1024;
   return {threads, (packs + threads - 1) / threads};
@@ -136,17 +149,21 @@ inline NormPlan plan_packs(int packs) {
 inline NormPlan plan_singles(int width) {
   const int threads = (width + kSingles - 1) / kSingles;
   if (threads <= 32) return {round_up_to_power_of_two(threads), kSingles};
-  if (threads <= 1024) return {(threads + 31) / 32 * 32, kSingles};
+  if (threads <= 1024) return {whole_warps(threads), kSingles};
   return {1024, (width + 1023) / 1024};
 }
 
 template <class T, int V, NormForm F>
-auto* norm_kernel_of(const NormPlan& plan) {
+auto* norm_kernel_of(const NormPlan& plan, int64_t rows) {
   if constexpr (V == 1) {
     return plan.per_thread <= kSingles ? norm_kernel<T, 1, kSingles, F> : norm_kernel_wide<T, 1, F>;
   } else {
     if (plan.per_thread <= 1) return norm_kernel<T, V, 1, F>;
     if (plan.per_thread <= 2) return norm_kernel<T, V, 2, F>;
+    if constexpr (F == NormForm::rms && sizeof(T) == 2) {
+      // 32,768 x 8192 take 257 us so, not 261; 4096 rows 35.5, not 34.4.
+      if (rows >= kVeryManyRows && plan.threads <= 256 && plan.per_thread == 4) return norm_kernel<T, V, 4, F, 256, 4>;
+    }
     return plan.per_thread <= 4 && plan.threads <= max_threads<T, 4> ? norm_kernel<T, V, 4, F>
                                                                      : norm_kernel_wide<T, V, F>;
   }
@@ -154,12 +171,12 @@ auto* norm_kernel_of(const NormPlan& plan) {
 
 template <class T, int V, NormForm F>
 void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
-  const NormPlan plan = V == 1 ? plan_singles(args.packs) : plan_packs(args.packs);
+  const NormPlan plan = V == 1 ? plan_singles(args.packs) : plan_packs<T, F>(args.packs, args.rows);
   const int rows_per_block = plan.threads < 256 ? 256 / plan.threads : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), op, ": too many rows: ", args.rows);
   const dim3 grid(static_cast<unsigned>(blocks)), block(plan.threads, rows_per_block);
-  auto* kernel = norm_kernel_of<T, V, F>(plan);
+  auto* kernel = norm_kernel_of<T, V, F>(plan, args.rows);
   kernel<<<grid, block, 0, stream>>>(args);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }

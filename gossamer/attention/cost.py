@@ -37,8 +37,9 @@ CACHE_BYTES = 50e6  # of the last level, about
 # Microseconds that a call takes of the host's time, on the machine of the H200: a C++ op, torch's
 # SDPA, Triton's launcher. What the device does not hide of it is counted by HOST_SHARE to rank
 # ways: it decides between those that take a GPU about as long.
-HOST = {"cuda": 15.0, "flash": 30.0, "cudnn": 25.0, "mask": 40.0, "triton": 100.0}
-HOST_SHARE = 0.15
+HOST = {"cuda": 17.0, "flash": 31.0, "cudnn": 27.0, "mask": 31.0, "triton": 107.0}
+HOST_CUT = 2.0  # more where rows are cut: memory for their parts
+HOST_SHARE = 0.2
 RESIDENT = 16384  # values of queries that an SM holds: 4 items of 64 queries at head_dim 64
 
 
@@ -66,7 +67,13 @@ class Model:
         cost = self.microseconds(way, call, facts)
         if cost is None:
             return math.inf
-        return cost + HOST_SHARE * max(0.0, HOST.get(way.backend, 0.0) - cost)
+        return cost + HOST_SHARE * max(0.0, self._host(way) - cost)
+
+    def _host(self, way: Way) -> float:
+        """What the host needs to issue a call; nothing on a CPU, where it is all in the cost."""
+        if not any("cuda" in name or "triton" in name for name in self.groups):
+            return 0.0
+        return HOST.get(way.backend, 0.0) + (HOST_CUT if way.limit else 0.0)
 
     def _group(self, way: Way, head_dim: int) -> tuple[int, tuple[float, ...]] | None:
         """The coefficients of the nearest head_dim that there are some for."""

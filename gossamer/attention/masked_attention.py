@@ -74,7 +74,7 @@ def masked_attention(
     return_lse also the logarithm of the sum of exponentials, float32 [batch, heads, q_len]. A query
     that sees nothing gives zeros, and -inf.
 
-    The kernel is chosen in the first call of each kind (shapes, strides, dtype); see
+    The kernel is chosen in the first call of each kind (shapes, dtype); see
     docs/masked-attention.md. backend: cpu, cuda, triton or reference, where it matters. Raises
     TypeError or ValueError for bad arguments, RuntimeError for gradients.
     """
@@ -83,9 +83,8 @@ def masked_attention(
     try:
         prepared = mask if type(mask) is PreparedMask else _prepared(mask, q, k)
         key = (
-            q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
-            bias is None, softcap == 0, scale is None or 0 < scale < INFINITY, return_lse,
-            backend, chosen(),
+            q.shape, k.shape, v.shape, q.dtype, q.device, bias is None, softcap == 0,
+            scale is None or 0 < scale < INFINITY, return_lse, backend, chosen(),
         )  # fmt: skip
         found: Plan | None = prepared.plans.get(key)
     except AttributeError:  # not a tensor

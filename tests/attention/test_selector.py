@@ -98,6 +98,17 @@ def test_the_cheapest_comes_first_and_the_unknown_last():
     assert order == ["sdpa mask", "cpu 32x32", "rows cpu", "cpu 64x64"]
 
 
+@pytest.mark.parametrize(
+    ("microseconds", "first"), [(8, "cuda 64x64"), (90, "triton 64x64"), (500, "triton 64x64")]
+)
+def test_what_the_gpu_hides_of_the_host_does_not_count(microseconds, first):
+    """Triton's launcher needs 107 us, the C++ op 17."""
+    mask, args = prepare(m.Causal(), 100, 100, "cpu"), arguments()
+    ways = [Way.parse("cuda 64x64"), Way.parse("triton 64x64")]
+    known = constant(cuda_64x64=microseconds + 5, triton_64x64=microseconds)
+    assert str(ranked(mask, args, ways, known)[0]) == first
+
+
 def test_unmeasured_devices_take_no_risks():
     mask, args = prepare(m.Sliding(2, 0), 100, 100, "cpu"), arguments()
     known = constant(cpu_32x32=3, sdpa_mask=2, rows_cpu=1)

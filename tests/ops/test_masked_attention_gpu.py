@@ -306,13 +306,19 @@ def test_without_lse(tile, limit):
     assert torch.equal(out, want)
 
 
-def test_tensors_that_begin_anywhere():
+def test_tensors_that_lie_anywhere():
+    """The kernel gets copies."""
     call = make(Causal())
-    odd = [x.new_empty(x.numel() + 1)[1:].view_as(x).copy_(x) for x in (call.q, call.k, call.v)]
     tiles = call.map()
     want = call.attend_with(tiles, None)
-    got = replace(call, q=odd[0], k=odd[1], v=odd[2]).attend_with(tiles, None)
-    assert all(map(torch.equal, got, want))
+    late = [x.new_empty(x.numel() + 1)[1:].view_as(x).copy_(x) for x in (call.q, call.k, call.v)]
+    apart = [x.new_empty(*x.shape[:3], 68)[..., :64].copy_(x) for x in late]
+    for q, k, v in (late, apart, (call.q, apart[1], late[2])):
+        got = replace(call, q=q, k=k, v=v).attend_with(tiles, None)
+        assert all(map(torch.equal, got, want))
+    one = call.k[:, :, :1].expand_as(call.k)
+    repeated = replace(call, k=one)
+    check(repeated, repeated.attend_with(tiles, None))
 
 
 @pytest.mark.parametrize("mask", ["stof-longformer", "causal"])
@@ -326,6 +332,4 @@ def test_what_the_kernel_does_not_take_goes_to_triton():
     tiles = call.map()
     with pytest.raises(RuntimeError, match="the CUDA kernel takes"):
         call.attend_with(tiles, None, "cuda")
-    odd = torch.randn(1, 2, 300, 100, dtype=F16, device="cuda")[..., :64]
-    unaligned = replace(make(Causal()), q=odd)
-    check(unaligned, unaligned.attend_with(tiles, None, backend=None))  # type: ignore[arg-type]
+    check(call, call.attend_with(tiles, None, backend=None))  # type: ignore[arg-type]
