@@ -30,7 +30,8 @@ def masked_attention(
     """softmax(scale q k + bias) v over the keys that the mask shows; also its logsumexp.
 
     q: [B, Hq, Nq, D]; k, v: [B, Hk, Nk, D], Hq a multiple of Hk; any strides, but 1 in the last
-    dimension (GPUs copy what does not lie in multiples of 16 bytes); D a multiple of 8 from 32 to 256; one dtype (float32, float16, bfloat16) and device.
+    dimension (GPUs copy what does not lie in multiples of 16 bytes); D a multiple of 8 from 32 to
+    256; one dtype (float32, float16, bfloat16) and device.
 
     The mask is a map of tiles of tile_q (16 to 128) queries and tile_k (32 to 128) keys, powers of
     two. It is for batch batches and heads heads: 1, or B and Hq where the mask differs in them. A
@@ -65,9 +66,8 @@ def _fake(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
 
 _CUDA_DTYPES = (torch.float16, torch.bfloat16)
 CUDA_TILES = ((32, 32), (64, 32), (64, 64), (128, 64))
-TUNED = (
-    "fp16 and bf16, head_dim 64 and 128, no bias, tiles of "
-    + ", ".join(f"{q}x{k}" for q, k in CUDA_TILES)
+TUNED = "fp16 and bf16, head_dim 64 and 128, no bias, tiles of " + ", ".join(
+    f"{q}x{k}" for q, k in CUDA_TILES
 )
 
 
@@ -86,8 +86,7 @@ def _example(make: Callable[..., Tensor]) -> tuple[Any, ...]:
     seen[:100, :100] = torch.ones(100, 100).tril().bool()
     bits = pack_bits(torch.stack([seen[:64, :64], seen[64:, 64:]]))
     offsets, tiles, order = (
-        torch.tensor(n, dtype=torch.int32)
-        for n in ([0, 1, 3], [[0, 0, 1], [0, -1, 1]], [[[1, 0]]])
+        torch.tensor(n, dtype=torch.int32) for n in ([0, 1, 3], [[0, 0, 1], [0, -1, 1]], [[[1, 0]]])
     )
     map_ = (t.to(q.device) for t in (offsets, tiles, bits, order))
     return q, make(1, 1, 100, 64), make(1, 1, 100, 64), *map_, None, None, 0.125, 0.0, True

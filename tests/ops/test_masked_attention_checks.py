@@ -40,8 +40,9 @@ def few(least: int, most: int, size: int):
 
 
 def columns_and_kinds(size: int):
-    """Mostly two lists of one length."""
-    columns, kinds = (st.lists(st.integers(low, 2), min_size=size, max_size=size) for low in (-1, -2))
+    """Two lists of this size."""
+    columns = st.lists(st.integers(-1, 2), min_size=size, max_size=size)
+    kinds = st.lists(st.integers(-2, 2), min_size=size, max_size=size)
     return st.tuples(columns, kinds).map(lambda x: ints(*x))
 
 
