@@ -23,8 +23,8 @@ constexpr int kSinglesInFlight = kSingles / 2;
 template <class T, int K>
 constexpr int max_threads = K == 4 && sizeof(T) == 2 ? 512 : 1024;
 
-// Which norms there are so many of that every multiprocessor works on several rows all the time.
-constexpr int64_t kManyRows = 512, kVeryManyRows = 16384;
+// From here on every multiprocessor has several rows at work all the time.
+constexpr int64_t kManyRows = 16384;
 
 // One row per blockDim.x threads, blockDim.y rows per block. A thread keeps its K packs of the row in registers.
 // kBlocks: that a multiprocessor should hold at least. Where that is more than one, all packs are asked for at once.
@@ -130,14 +130,13 @@ struct NormPlan {
 // so that a multiprocessor has several rows at work and one of them is always loading; only very wide rows need more.
 // Narrow rows have one pack per thread: 262,144 x 128 with a residual takes 65.3 us so on an H200, and 67.3 with two.
 //
-// Many rows of more than 512 packs have four per thread, which lets more of them be at work: 32,768 x 8192 in bfloat16
-// takes 261 us so, and 262 with two; 5120 161 and 200, since 640 packs do not leave threads idle. With a residual as
-// well a multiprocessor has its hands full from 6144 on: 8192 takes 519 us so, and 514 with two, 5120 321 and 340.
+// Many rows of 513 to 1024 packs of 16-bit elements have four per thread, asked for at once: 32,768 x 8192 take 257 us
+// so, and 262 with two; with a residual as well it is 517 and 514.
 template <class T, NormForm F>
 NormPlan plan_packs(int packs, int64_t rows) {
   if (packs <= 32) return {round_up_to_power_of_two(packs), 1};
-  const int most = F == NormForm::rms ? 1024 : 768;
-  if (sizeof(T) == 2 && rows >= kManyRows && packs > 512 && packs <= most) return {whole_warps((packs + 3) / 4), 4};
+  const bool wide = packs > 512 && packs <= 1024;
+  if (sizeof(T) == 2 && F == NormForm::rms && wide && rows >= kManyRows) return {whole_warps((packs + 3) / 4), 4};
   int threads = whole_warps((packs + 1) / 2);
   threads = threads > 512 ? 512 : threads;
   if (packs > 4 * threads) threads = 1024;
@@ -154,15 +153,14 @@ inline NormPlan plan_singles(int width) {
 }
 
 template <class T, int V, NormForm F>
-auto* norm_kernel_of(const NormPlan& plan, int64_t rows) {
+auto* norm_kernel_of(const NormPlan& plan) {
   if constexpr (V == 1) {
     return plan.per_thread <= kSingles ? norm_kernel<T, 1, kSingles, F> : norm_kernel_wide<T, 1, F>;
   } else {
     if (plan.per_thread <= 1) return norm_kernel<T, V, 1, F>;
     if (plan.per_thread <= 2) return norm_kernel<T, V, 2, F>;
     if constexpr (F == NormForm::rms && sizeof(T) == 2) {
-      // 32,768 x 8192 take 257 us so, not 261; 4096 rows 35.5, not 34.4.
-      if (rows >= kVeryManyRows && plan.threads <= 256 && plan.per_thread == 4) return norm_kernel<T, V, 4, F, 256, 4>;
+      if (plan.threads <= 256 && plan.per_thread == 4) return norm_kernel<T, V, 4, F, 256, 4>;
     }
     return plan.per_thread <= 4 && plan.threads <= max_threads<T, 4> ? norm_kernel<T, V, 4, F>
                                                                      : norm_kernel_wide<T, V, F>;
@@ -176,7 +174,7 @@ void launch_norm(const char* op, const NormArgs<T>& args, cudaStream_t stream) {
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block;
   STD_TORCH_CHECK(blocks < (int64_t{1} << 31), op, ": too many rows: ", args.rows);
   const dim3 grid(static_cast<unsigned>(blocks)), block(plan.threads, rows_per_block);
-  auto* kernel = norm_kernel_of<T, V, F>(plan, args.rows);
+  auto* kernel = norm_kernel_of<T, V, F>(plan);
   kernel<<<grid, block, 0, stream>>>(args);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }

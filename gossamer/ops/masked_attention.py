@@ -66,6 +66,7 @@ def _fake(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
 
 _CUDA_DTYPES = (torch.float16, torch.bfloat16)
 CUDA_TILES = ((32, 32), (64, 32), (64, 64), (128, 64))
+_CUDA_BITS = tuple((q, k // 32) for q, k in CUDA_TILES)  # shapes of patterns
 TUNED = "fp16 and bf16, head_dim 64 and 128, no bias, tiles of " + ", ".join(
     f"{q}x{k}" for q, k in CUDA_TILES
 )
@@ -74,8 +75,7 @@ TUNED = "fp16 and bf16, head_dim 64 and 128, no bias, tiles of " + ", ".join(
 def _limits(*args: Any) -> str | None:
     """Why the CUDA kernel does not take these arguments."""
     q, bits, bias = args[0], args[5], args[8]
-    tile = (bits.size(1), 32 * bits.size(2))
-    known = q.dtype in _CUDA_DTYPES and q.size(3) in (64, 128) and tile in CUDA_TILES
+    known = q.dtype in _CUDA_DTYPES and q.size(3) in (64, 128) and bits.shape[1:] in _CUDA_BITS
     return None if known and bias is None else f"the CUDA kernel takes {TUNED}"
 
 
