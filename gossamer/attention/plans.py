@@ -116,9 +116,9 @@ def _sdpa(mask: PreparedMask, way: Way, args: Arguments) -> Run:
 def _taken(*tensors: Tensor) -> list[Tensor]:
     """Copies of those that do not lie in multiples of 16 bytes: plans are for any strides.
 
-    torch's kernels read rows 16 bytes at a time, some without asking: SDPA with a mask returned
-    wrong results for rows 136 bytes apart (torch 2.11 on an H200). Dynamo cannot ask where a tensor
-    begins.
+    torch's kernels read rows 16 bytes at a time, some without asking: for rows 136 bytes apart
+    cuDNN's returned wrong results, and flash read from misaligned addresses (torch 2.11 on an
+    H200). Dynamo cannot ask where a tensor begins.
     """
     return [x if _lies_well(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
