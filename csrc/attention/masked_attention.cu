@@ -8,12 +8,11 @@ namespace {
 
 constexpr const char* kOp = "masked_attention";
 
-// Whether the copy engine takes rows of it: it begins, and they lie, at multiples of 16 bytes.
+// Whether the copy engine takes rows of q, k or v: it begins, and they lie, at multiples of 16 bytes.
 bool takes(const Tensor& t) {
-  if (!cuda::aligned(t.const_data_ptr(), 16)) return false;
-  const auto strides = t.strides();
   constexpr int64_t kUnit = 16 / 2;  // elements
-  return strides.size() != 4 || (strides[2] > 0 && (strides[0] | strides[1] | strides[2]) % kUnit == 0);
+  const auto strides = t.strides();
+  return cuda::aligned(t.const_data_ptr(), 16) && strides[2] > 0 && (strides[0] | strides[1] | strides[2]) % kUnit == 0;
 }
 
 // What it takes: `t` itself or a copy.
