@@ -33,10 +33,6 @@ class TileMap:
 
     q_len: int
     kv_len: int
-    tile_q: int
-    tile_k: int
-    batch: int  # 1 where all batch elements see the same
-    heads: int  # 1 where all query heads see the same
     offsets: Tensor  # int32 [batch * heads * rows + 1]: where the tiles of a row start
     tiles: Tensor  # int32 [2, tiles]: `columns` and `kinds`
     bits: Tensor  # int32 [patterns, tile_q, tile_k / 32]: bit c of word w is key 32 * w + c
@@ -64,8 +60,25 @@ class TileMap:
         found = {part: find_tiles(part, *size) for part in dict.fromkeys(parts)}
         lists = [found[part] for part in parts]
         offsets, tiles, bits, order = _joined(lists, tile)
-        order = order.view(batch, heads, -1)
-        return cls(q_len, kv_len, *tile, batch, heads, offsets, tiles, bits, order)
+        return cls(q_len, kv_len, offsets, tiles, bits, order.view(batch, heads, -1))
+
+    @property
+    def tile_q(self) -> int:
+        return self.bits.shape[1]
+
+    @property
+    def tile_k(self) -> int:
+        return 32 * self.bits.shape[2]
+
+    @property
+    def batch(self) -> int:
+        """1 where all batch elements see the same."""
+        return self.order.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """1 where all query heads see the same."""
+        return self.order.shape[1]
 
     @property
     def columns(self) -> Tensor:
@@ -80,7 +93,7 @@ class TileMap:
     @property
     def rows(self) -> int:
         """Rows of tiles of one head."""
-        return -(-self.q_len // self.tile_q)
+        return self.order.shape[2]
 
     @property
     def device(self) -> torch.device:
