@@ -172,4 +172,6 @@ def calibrate(
     """
     moments = measure_moments(model, token_ids, context=context, on_window=on_window)
     gradients = measure_gradients(model, token_ids, context=context, on_window=on_window)
-    return calibration_of(model, moments.finish(gradients), text_sha256=text_sha256)
+    return calibration_of(
+        model, moments.finish({"gradients": gradients.mean()}), text_sha256=text_sha256
+    )

@@ -9,6 +9,7 @@ mean square of the loss's gradient (see Gradients).
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -18,13 +19,12 @@ from torch import Tensor
 
 from gossamer.kv.extras import import_extra
 from gossamer.kv.fingerprint import Fingerprint
-from gossamer.kv.gradients import Gradients
 from gossamer.kv.layouts import Side
 from gossamer.kv.manifest import Manifest
+from gossamer.kv.policies import POLICIES, statistics
 from gossamer.kv.shape import KVShape
 
-WEIGHTS = ("k_weights", "k_basis_weights", "k_gradients", "k_basis_gradients")
-TENSORS = ("k_basis", "v_basis", *WEIGHTS)
+BASES = ("k_basis", "v_basis")
 # float32 leaves errors of about 1e-6 in U^T U; a basis that was damaged or scaled is far off.
 ORTHOGONALITY_TOLERANCE = 1e-4
 
@@ -34,20 +34,26 @@ class Bases:
     """What the moments of a text amount to; float32, per layer and KV head.
 
     Columns of a basis [L, Hk, D, D] are sorted by energy: row vectors turn as `x @ basis`.
-    energies [L, Hk, D]: mean square of each coordinate in that basis. k_weights, k_basis_weights
-    [L, Hk, D]: root mean square of the queries, as they are and in the basis of K; k_gradients,
-    k_basis_gradients: of the loss's gradient.
+    energies [L, Hk, D]: mean square of each coordinate in that basis. ranks [L, Hk, D], by name:
+    what policies weigh K by, see `rank_name`.
     """
 
     k_basis: Tensor
     v_basis: Tensor
     k_energies: Tensor
     v_energies: Tensor
-    k_weights: Tensor
-    k_basis_weights: Tensor
-    k_gradients: Tensor
-    k_basis_gradients: Tensor
+    ranks: Mapping[str, Tensor]
     tokens: int
+
+
+def rank_name(statistic: str, basis: str) -> str:
+    """The root mean square of a policy's statistic, as K is ("none") or in the basis of K."""
+    return f"k_{statistic}" if basis == "none" else f"k_basis_{statistic}"
+
+
+def rank_names() -> tuple[str, ...]:
+    """All that a calibration has."""
+    return tuple(rank_name(s, basis) for s in statistics() for basis in ("none", "pca"))
 
 
 def energy_in_top_half(energies: Tensor) -> float:
@@ -87,11 +93,12 @@ class Moments:
         self.vv[layer] += _second_moment(v)
         self.tokens[layer] += tokens
 
-    def finish(self, gradients: Gradients) -> Bases:
-        """Bases and weights of everything added so far, and of gradients of the same model.
+    def finish(self, others: Mapping[str, Tensor]) -> Bases:
+        """Bases and ranks of everything added so far.
 
-        Raises ValueError when layers saw different numbers of tokens, fewer than head_dim, or when
-        the sums are not finite.
+        others: what policies rank by but for the queries ("weights"), by the name of the statistic:
+        second moments [L, Hk, D, D]. Raises ValueError when one is missing, layers saw different
+        numbers of tokens, fewer than head_dim, or sums are not finite.
         """
         tokens, shape = self.tokens[0], self.shape
         if len(set(self.tokens)) > 1:
@@ -100,23 +107,26 @@ class Moments:
             raise ValueError(
                 f"calibrated on {tokens} tokens; must be at least {shape.head_dim}, the head_dim"
             )
-        sums_of = {"q": self.qq, "k": self.kk, "v": self.vv, "the gradient of k": gradients.gg}
+        measured = {"weights": self.qq / (tokens * (shape.query_heads // shape.kv_heads)), **others}
+        if set(measured) != set(statistics()):
+            raise ValueError(f"measured {sorted(measured)}; must be {sorted(statistics())}")
+        sums_of = {"q": self.qq, "k": self.kk, "v": self.vv, **others}
         for name, sums in sums_of.items():
             bad = (~sums.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
             if bad:
                 raise ValueError(f"{name} is not finite in layers {bad}")
         k_energies, k_basis = _principal_axes(self.kk / tokens)
         v_energies, v_basis = _principal_axes(self.vv / tokens)
-        qq = self.qq / (tokens * (shape.query_heads // shape.kv_heads))
+        ranks = {}
+        for name, moment in measured.items():
+            ranks[rank_name(name, "none")] = _root_mean_square(moment)
+            ranks[rank_name(name, "pca")] = _root_mean_square(k_basis.mT @ moment @ k_basis)
         return Bases(
             k_basis=k_basis.float(),
             v_basis=v_basis.float(),
             k_energies=k_energies.float(),
             v_energies=v_energies.float(),
-            k_weights=_root_mean_square(qq),
-            k_basis_weights=_root_mean_square(k_basis.mT @ qq @ k_basis),
-            k_gradients=_root_mean_square(gradients.mean()),
-            k_basis_gradients=_root_mean_square(k_basis.mT @ gradients.mean() @ k_basis),
+            ranks=ranks,
             tokens=tokens,
         )
 
@@ -149,27 +159,26 @@ class Calibration:
     manifest: Manifest
     k_basis: Tensor
     v_basis: Tensor
-    k_weights: Tensor
-    k_basis_weights: Tensor
-    k_gradients: Tensor
-    k_basis_gradients: Tensor
+    ranks: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
         shape = self.manifest.shape
         weights = (shape.layers, shape.kv_heads, shape.head_dim)
-        for name in TENSORS:
-            tensor = getattr(self, name)
-            expected = (*weights, shape.head_dim) if name in ("k_basis", "v_basis") else weights
+        if set(self.tensors) != {*BASES, *rank_names()}:
+            raise ValueError(
+                f"has tensors {sorted(self.tensors)}; must be {sorted((*BASES, *rank_names()))}"
+            )
+        for name, tensor in self.tensors.items():
+            expected = (*weights, shape.head_dim) if name in BASES else weights
             if tensor.dtype is not torch.float32 or tuple(tensor.shape) != expected:
                 raise ValueError(
                     f"{name} is {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}; "
                     f"must be float32 {list(expected)}"
                 )
-        for name in WEIGHTS:
-            tensor = getattr(self, name)
+        for name, tensor in self.ranks.items():
             if not bool((tensor.isfinite() & (tensor >= 0)).all()):
                 raise ValueError(f"{name} has negative or infinite values")
-        for name in ("k_basis", "v_basis"):
+        for name in BASES:
             error = _distance_from_orthogonal(getattr(self, name))
             if not error <= ORTHOGONALITY_TOLERANCE:  # also when it is NaN
                 raise ValueError(f"{name} is not orthogonal: U^T U is off by {error:.2g}")
@@ -177,15 +186,17 @@ class Calibration:
     @classmethod
     def of(cls, bases: Bases, manifest: Manifest) -> Self:
         """The part of the bases that is kept."""
-        return cls(manifest, **{name: getattr(bases, name) for name in TENSORS})
+        return cls(manifest, bases.k_basis, bases.v_basis, bases.ranks)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was measured, by name."""
+        return {"k_basis": self.k_basis, "v_basis": self.v_basis, **self.ranks}
 
     def rank_weights(self, k: Side) -> Tensor | None:
         """What K's policy ranks by, [L, Hk, D] in the basis K is stored in; None: by nothing."""
-        kind = {"weighted": "weights", "gradient": "gradients"}.get(k.policy)
-        if kind is None:
-            return None
-        weights: Tensor = getattr(self, f"k_{kind}" if k.basis == "none" else f"k_basis_{kind}")
-        return weights
+        statistic = POLICIES[k.policy].statistic
+        return None if statistic is None else self.ranks[rank_name(statistic, k.basis)]
 
     def check(self, fingerprint: Fingerprint, model: str = "this model") -> None:
         """ValueError that names both models when this calibration was made for another one.
@@ -200,7 +211,7 @@ class Calibration:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file, or leave what was there."""
         encode = import_extra("safetensors.torch").save
-        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in TENSORS}
+        tensors = {name: x.detach().cpu().contiguous() for name, x in self.tensors.items()}
         data = encode(tensors, metadata={"gossamer": json.dumps(asdict(self.manifest))})
         target = Path(path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -226,9 +237,10 @@ class Calibration:
         try:
             if metadata is None:
                 raise ValueError("not a calibration: it has no manifest")
-            if set(tensors) != set(TENSORS):
-                raise ValueError(f"has tensors {sorted(tensors)}; must be {sorted(TENSORS)}")
-            calibration = cls(Manifest.from_dict(json.loads(metadata)), **tensors)
+            if not {*BASES} <= set(tensors):
+                raise ValueError(f"has tensors {sorted(tensors)}; must have {' and '.join(BASES)}")
+            bases = [tensors.pop(name) for name in BASES]
+            calibration = cls(Manifest.from_dict(json.loads(metadata)), *bases, tensors)
             if fingerprint is not None:
                 calibration.check(fingerprint)
             return calibration

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
-from gossamer.kv.layouts import Dense, Side, Sparse, parse_keep, parse_layout, parse_type
-from gossamer.kv.policies import CALIBRATED, POLICIES
+from gossamer.kv.layouts import PLAIN, Dense, Side, Sparse, parse_keep, parse_layout, parse_type
+from gossamer.kv.policies import POLICIES
 from gossamer.kv.shape import KVShape
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -103,6 +104,14 @@ class KVConfig:
         except ValueError as error:
             raise ValueError(f"KV spec {spec!r}: {error}") from None
 
+    @classmethod
+    def of(cls, spec: "str | KVConfig", dtype: torch.dtype) -> "KVConfig":
+        """A spec as a model of this type means it: layouts that name no type have the model's."""
+        if isinstance(spec, KVConfig):
+            return spec
+        plain = PLAIN[dtype]
+        return cls.parse(spec, dense=plain, sparse="bf16" if plain == "bf16" else "fp16")
+
     def __str__(self) -> str:
         """The shortest spec of this config."""
         k, v = self.k.layout, self.v.layout
@@ -131,7 +140,10 @@ class KVConfig:
     @property
     def calibrated(self) -> bool:
         """Whether it needs a Calibration: for a basis, or for a policy's weights."""
-        return any(s.basis != "none" or s.policy in CALIBRATED for _, s in self._sides)
+        return any(
+            side.basis != "none" or POLICIES[side.policy].statistic is not None
+            for _, side in self._sides
+        )
 
     def sees_dense(self, query: Tensor, key: Tensor) -> Tensor:
         """Whether queries at these positions see keys at those dense; the tensors broadcast."""

@@ -7,7 +7,7 @@ import torch
 
 from gossamer.kv.policies import POLICIES
 from gossamer.ops.checks import one_of
-from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, VALUE_BITS, BlockFormat, valid_scales
+from gossamer.ops.kv_block import CHUNK, VALUE_BITS, BlockFormat, valid_scales
 
 BASES = ("none", "pca")
 GRAMMAR = "dense[:type[@scales]] or sparse:keep[:type[@scales]]"
@@ -102,25 +102,14 @@ class Side:
         one_of("policy", self.policy, POLICIES)
         if isinstance(self.layout, Dense) and self.policy != "magnitude":
             raise ValueError(f"policy is {self.policy!r}; must be left out where nothing is pruned")
-        if self.by_channel and self.layout.scales not in ("none", "row"):
-            raise ValueError(
-                f"scales is {self.layout.scales!r}; must be left out for policy {self.policy!r}, "
-                "whose rows are channels already"
-            )
-
-    @property
-    def by_channel(self) -> bool:
-        """Whether `keep` counts tokens of a block in each channel (see Policy.axis)."""
-        return POLICIES[self.policy].axis == "channel"
 
     def format(self, head_dim: int) -> BlockFormat:
-        """The format of a block, or by channel of each 32 channels of it (see BlockStore)."""
-        return self.layout.format(BLOCK_TOKENS if self.by_channel else head_dim)
+        """The format of a block of 32 tokens of one KV head."""
+        return self.layout.format(head_dim)
 
     def block_bytes(self, head_dim: int) -> int:
         """Stored bytes of 32 tokens of one KV head."""
-        parts = -(-head_dim // BLOCK_TOKENS) if self.by_channel else 1
-        return parts * self.format(head_dim).nbytes
+        return self.format(head_dim).nbytes
 
     def sparsity(self, head_dim: int) -> float:
         """The share of entries that is really left out."""

@@ -15,7 +15,7 @@ from gossamer.kv.bases import turn_q_and_k
 from gossamer.kv.calibration import Calibration
 from gossamer.kv.config import KVConfig
 from gossamer.kv.layouts import Side
-from gossamer.kv.policies import make_policy
+from gossamer.kv.policies import POLICIES
 from gossamer.kv.store import BlockStore
 
 
@@ -61,12 +61,12 @@ class PackedAttention:
     def _stored(side: Side, x: Tensor, weights: Tensor | None) -> Tensor:
         """x [1, heads, tokens, D] after a round through blocks."""
         rows = x[0].transpose(0, 1).contiguous()
-        policy = make_policy(side.policy, None if weights is None else weights.to(x.device))
+        known = None if weights is None else weights.to(x.device)
         store = BlockStore.allocate(
             side, rows.shape[0] // 32, rows.shape[1], rows.shape[2], str(x.device)
         )
         slots = torch.arange(rows.shape[0], device=x.device)
-        store.write(rows, slots, policy.rank(rows, policy.start()))
+        store.write(rows, slots, POLICIES[side.policy].rank(rows, known))
         return store.read(slots, torch.float32).transpose(0, 1).unsqueeze(0)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gossamer.kv.calibration import (
-    TENSORS,
     Bases,
     Calibration,
     Moments,
@@ -47,7 +46,7 @@ def random_gradients(shape=SHAPE, tokens=100):
     gradients = Gradients(shape)
     for layer in range(shape.layers):
         gradients.add(layer, torch.randn(shape.kv_heads, tokens, shape.head_dim))
-    return gradients
+    return {"gradients": gradients.mean()}
 
 
 def random_weights(shape=SHAPE, hidden=40):
@@ -104,9 +103,11 @@ def test_bases_and_weights_against_a_direct_computation(dtype):
                 assert (second - second.diagonal().diag()).abs().max() < 1e-5 * scale
                 assert (energies.diff() <= 0).all()
             rms = queries.square().mean(0).sqrt().float()
-            torch.testing.assert_close(bases.k_weights[layer, head], rms)
+            torch.testing.assert_close(bases.ranks["k_weights"][layer, head], rms)
             in_basis = (queries @ bases.k_basis[layer, head].double()).square().mean(0).sqrt()
-            torch.testing.assert_close(bases.k_basis_weights[layer, head], in_basis.float())
+            torch.testing.assert_close(
+                bases.ranks["k_basis_weights"][layer, head], in_basis.float()
+            )
 
 
 def test_gradients_count_directions_after_the_first_block():
@@ -123,22 +124,28 @@ def test_gradients_count_directions_after_the_first_block():
         expected = directions.T @ directions / others
         torch.testing.assert_close(gradients.mean()[0, head], expected)
         torch.testing.assert_close(gradients.mean()[1, head], expected)
-    bases = moments_of(random_qkv()).finish(gradients)
     mean = gradients.mean()
-    torch.testing.assert_close(bases.k_gradients[1, 1].double() ** 2, mean[1, 1].diagonal())
+    bases = moments_of(random_qkv()).finish({"gradients": mean})
+    torch.testing.assert_close(
+        bases.ranks["k_gradients"][1, 1].double() ** 2, mean[1, 1].diagonal()
+    )
     basis = bases.k_basis[1, 1].double()
     in_basis = (basis.T @ mean[1, 1] @ basis).diagonal()
-    torch.testing.assert_close(bases.k_basis_gradients[1, 1].double() ** 2, in_basis)
+    torch.testing.assert_close(bases.ranks["k_basis_gradients"][1, 1].double() ** 2, in_basis)
 
 
 def test_gradients_that_are_missing_or_broken():
     gradients = Gradients(SHAPE)
     gradients.add(0, torch.randn(2, 100, 16))
     with pytest.raises(ValueError, match=r"no key has a gradient; windows must be .* 97 tok"):
-        moments_of(random_qkv()).finish(gradients)
+        gradients.mean()
     gradients.add(1, torch.randn(2, 100, 16).index_fill_(1, torch.tensor(70), float("nan")))
-    with pytest.raises(ValueError, match=r"the gradient of k is not finite in layers \[1\]"):
-        moments_of(random_qkv()).finish(gradients)
+    with pytest.raises(ValueError, match=r"gradients is not finite in layers \[1\]"):
+        moments_of(random_qkv()).finish({"gradients": gradients.mean()})
+    with pytest.raises(
+        ValueError, match=r"measured \['weights'\]; must be \['gradients', 'weights'"
+    ):
+        moments_of(random_qkv()).finish({})
 
 
 def test_rank_weights_follow_policy_and_basis(calibration):
@@ -146,10 +153,10 @@ def test_rank_weights_follow_policy_and_basis(calibration):
         return calibration.rank_weights(Side(Sparse(8), basis, policy))
 
     assert weights("magnitude", "pca") is None
-    assert weights("weighted", "none") is calibration.k_weights
-    assert weights("weighted", "pca") is calibration.k_basis_weights
-    assert weights("gradient", "none") is calibration.k_gradients
-    assert weights("gradient", "pca") is calibration.k_basis_gradients
+    assert weights("weighted", "none") is calibration.ranks["k_weights"]
+    assert weights("weighted", "pca") is calibration.ranks["k_basis_weights"]
+    assert weights("gradient", "none") is calibration.ranks["k_gradients"]
+    assert weights("gradient", "pca") is calibration.ranks["k_basis_gradients"]
 
 
 def test_moments_are_not_centred():
@@ -170,7 +177,7 @@ def test_chunks_do_not_matter(chunk):
             getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-9
         )
     torch.testing.assert_close(
-        parts.finish(random_gradients()).k_weights, whole.finish(random_gradients()).k_weights
+        *(each.finish(random_gradients()).ranks["k_weights"] for each in (parts, whole))
     )
 
 
@@ -223,8 +230,8 @@ def test_save_and_load(calibration, tmp_path):
     calibration.save(path)
     loaded = Calibration.load(path)
     assert loaded.manifest == calibration.manifest
-    for name in TENSORS:
-        assert torch.equal(getattr(loaded, name), getattr(calibration, name))
+    for name, tensor in calibration.tensors.items():
+        assert torch.equal(loaded.tensors[name], tensor)
     assert list(tmp_path.iterdir()) == [path]  # nothing temporary stays
 
 

@@ -60,14 +60,6 @@ def test_fractions_keep_the_nearest_multiple_of_8():
     assert Side(Dense("int4")).sparsity(64) == 0
 
 
-def test_channels_as_rows():
-    """50% of the tokens in every channel takes the same bytes as 50% of the channels."""
-    side = Side(Sparse(16), policy="per_channel")
-    assert side.block_bytes(128) == Side(Sparse(64)).block_bytes(128)
-    assert side.sparsity(128) == 0.5
-    assert side.block_bytes(80) == side.block_bytes(96)  # padded to a multiple of 32
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -85,12 +77,7 @@ def test_channels_as_rows():
         (lambda: Dense().format(100), "head_dim is 100; must be a multiple of 8 from 8 to 256"),
         (lambda: Side(Dense(), basis="svd"), "basis is 'svd'; must be one of none, pca"),
         (lambda: Side(Sparse(8), policy="best"), "policy is 'best'; must be one of magnitude, "),
-        (lambda: Side(Dense(), policy="random"), "policy is 'random'; must be left out where"),
-        (
-            lambda: Side(Sparse(16, "int4", "channel"), policy="per_channel"),
-            "scales is 'channel'; must be left out for policy 'per_channel'",
-        ),
-        (lambda: Side(Sparse(40), policy="per_channel").format(128), "keep is 40; must be 1 to 32"),
+        (lambda: Side(Dense(), policy="weighted"), "policy is 'weighted'; must be left out where"),
         (lambda: parse_layout("sparse"), "layout is 'sparse'; must be dense[:type"),
         (lambda: parse_layout("dense:int4:8"), "layout is 'dense:int4:8'; must be dense[:type"),
         (lambda: Sparse(0.999).kept(128), "keep is 0.999, which leaves nothing of 128; must be"),

@@ -6,55 +6,28 @@ import torch
 from torch import Tensor
 
 from gossamer.kv.layouts import Side, Sparse
-from gossamer.kv.policies import CALIBRATED, POLICIES, Policy, PolicyState, make_policy
+from gossamer.kv.policies import POLICIES
 from gossamer.kv.store import BlockStore
 
-TOKENS, HEADS, QUERY_HEADS, HEAD_DIM = 64, 2, 4, 64
+TOKENS, HEADS, HEAD_DIM = 64, 2, 64
 KEEP = 20
-
-
-def observe(state: PolicyState) -> tuple[np.ndarray, np.ndarray]:
-    """Queries in two parts, and attention; returned as the oracles want them."""
-    queries, mass = torch.randn(50, QUERY_HEADS, HEAD_DIM), torch.rand(TOKENS, HEADS)
-    state.observe_queries(queries[:45])
-    state.observe_queries(queries[45:])
-    state.observe_attention(mass / 2)
-    state.observe_attention(mass / 2)
-    recent = queries[-32:].view(32, HEADS, QUERY_HEADS // HEADS, HEAD_DIM).double().numpy()
-    return recent, mass.double().numpy()
-
-
 WEIGHTS = torch.rand(HEADS, HEAD_DIM, generator=torch.Generator().manual_seed(1)) + 0.1
-
-
-def _think(x, queries, mass):
-    importance = np.sqrt((x**2).sum(0)) * np.sqrt((queries**2).sum((0, 2)))
-    return np.broadcast_to(importance, x.shape)
-
 
 # The score of every entry, in float64: the rule in the policy's docstring, written again.
 ORACLES = {
-    "magnitude": lambda x, queries, mass: np.abs(x),
-    "weighted": lambda x, queries, mass: np.abs(x) * WEIGHTS.double().numpy(),
-    "gradient": lambda x, queries, mass: np.abs(x) * WEIGHTS.double().numpy(),
-    "query_aware": lambda x, queries, mass: np.abs(x) * np.abs(queries).mean((0, 2)),
-    "think": _think,
-    "per_channel": lambda x, queries, mass: np.abs(x),
-    "attention_weighted": lambda x, queries, mass: np.abs(x) * mass[..., None],
-    "random": None,
+    "magnitude": lambda x, weights: np.abs(x),
+    "weighted": lambda x, weights: np.abs(x) * weights,
+    "gradient": lambda x, weights: np.abs(x) * weights,
 }
 
 
-def policy_of(name: str) -> Policy:
-    return make_policy(name, WEIGHTS if name in CALIBRATED else None)
-
-
-def packed(name: str, x: Tensor, state: PolicyState, values: str = "fp16") -> Tensor:
+def packed(name: str, x: Tensor, values: str = "fp16") -> Tensor:
     """Which entries stay, from packed bytes."""
     side = Side(Sparse(KEEP, values), policy=name)
     store = BlockStore.allocate(side, 4, HEADS, x.shape[2])
-    slots = torch.arange(TOKENS) + 32
-    store.write(x, slots, policy_of(name).rank(x, state))
+    slots = torch.arange(len(x)) + 32
+    weights = None if POLICIES[name].statistic is None else WEIGHTS
+    store.write(x, slots, POLICIES[name].rank(x, weights))
     return store.read(slots, torch.float32) != 0
 
 
@@ -66,111 +39,24 @@ def test_every_policy_has_an_oracle():
 @pytest.mark.parametrize("name", POLICIES)
 def test_exactly_as_much_is_kept(name, values):
     x = torch.rand(TOKENS, HEADS, HEAD_DIM) + 1  # no zeros, so what stays can be seen
-    state = policy_of(name).start()
-    observe(state)
-    kept = packed(name, x, state, values)
-    if POLICIES[name].axis == "token":
-        assert (kept.sum(-1) == KEEP).all()
-    else:
-        assert (kept.unflatten(0, (-1, 32)).sum(1) == KEEP).all()
+    assert (packed(name, x, values).sum(-1) == KEEP).all()
 
 
-@pytest.mark.parametrize("name", [n for n, oracle in ORACLES.items() if oracle])
+@pytest.mark.parametrize("name", POLICIES)
 def test_what_is_kept_is_what_the_policy_says(name):
     """But for entries so close to the threshold that float32 cannot tell them apart."""
     x = torch.randn(TOKENS, HEADS, HEAD_DIM)
-    state = policy_of(name).start()
-    scores = ORACLES[name](x.double().numpy(), *observe(state))
-    kept = packed(name, x, state).numpy()
-    if POLICIES[name].axis == "channel":
-        scores, kept = (
-            np.moveaxis(a.reshape(-1, 32, HEADS, HEAD_DIM), 1, -1) for a in (scores, kept)
-        )
+    scores = ORACLES[name](x.double().numpy(), WEIGHTS.double().numpy())
+    kept = packed(name, x).numpy()
     threshold = np.sort(scores, axis=-1)[..., -KEEP, None]
     assert kept[scores > threshold * (1 + 1e-5)].all()
     assert not kept[scores < threshold * (1 - 1e-5)].any()
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_equal_histories_give_equal_choices(name):
-    x, seed = torch.randn(TOKENS, HEADS, HEAD_DIM), torch.initial_seed()
-    choices = []
-    for _ in range(2):
-        torch.manual_seed(seed)
-        state = policy_of(name).start()
-        observe(state)
-        choices.append(packed(name, x, state))
-    assert torch.equal(*choices)
-
-
-@pytest.mark.parametrize("name", ["query_aware", "think", "attention_weighted"])
-def test_what_was_observed_matters(name):
-    x = torch.randn(TOKENS, HEADS, HEAD_DIM)
-    blank, informed = policy_of(name).start(), policy_of(name).start()
-    observe(informed)
-    assert not torch.equal(packed(name, x, blank), packed(name, x, informed))
-
-
-@pytest.mark.parametrize("name", [n for n, p in POLICIES.items() if p.axis == "token"])
-@pytest.mark.parametrize("head_dim", [80, 128])
-def test_other_head_dims(name, head_dim):
-    if name in CALIBRATED:
-        pytest.skip("its weights are of one head_dim")
-    x = torch.rand(TOKENS, HEADS, head_dim) + 1
-    assert (packed(name, x, policy_of(name).start()).sum(-1) == KEEP).all()
-
-
-@pytest.mark.parametrize("name", ["per_channel", "attention_weighted"])
-def test_channels_of_a_head_dim_that_is_no_multiple_of_32(name):
-    x = torch.rand(TOKENS, HEADS, 80) + 1
-    kept = packed(name, x, policy_of(name).start())
-    assert (kept.unflatten(0, (-1, 32)).sum(1) == KEEP).all()
-
-
-def test_think_keeps_its_channels_for_the_whole_sequence():
-    policy = policy_of("think")
-    state = policy.start()
-    observe(state)
-    first = policy.rank(torch.randn(TOKENS, HEADS, HEAD_DIM), state).scores
-    observe(state)
-    later = policy.rank(torch.randn(32, HEADS, HEAD_DIM), state).scores
-    assert torch.equal(first[:32], later)
-    assert (first == first[0]).all()
-
-
-def test_random_choices_go_on():
-    policy, x = policy_of("random"), torch.randn(TOKENS, HEADS, HEAD_DIM)
-    state = policy.start()
-    assert not torch.equal(packed("random", x, state), packed("random", x, state))
-
-
-def test_attention_is_used_once():
-    """The rows after those that were packed have their own attention."""
-    policy = policy_of("attention_weighted")
-    state = policy.start()
-    state.observe_attention(torch.rand(TOKENS, HEADS))
-    assert policy.rank(torch.randn(TOKENS, HEADS, HEAD_DIM), state).scores is not None
-    assert policy.rank(torch.randn(TOKENS, HEADS, HEAD_DIM), state).scores is None
-
-
-def test_bad_input():
-    with pytest.raises(ValueError, match="policy is 'best'; must be one of magnitude, weighted"):
-        make_policy("best")
-    for name in CALIBRATED:
-        with pytest.raises(ValueError, match=f"policy '{name}' needs weights"):
-            make_policy(name)
-    state = policy_of("attention_weighted").start()
-    state.observe_attention(torch.rand(3, HEADS))
-    with pytest.raises(ValueError, match=r"attention has shape \[3, 2\]; must be \[64, 2\]"):
-        policy_of("attention_weighted").rank(torch.randn(64, 2, 8), state)
-    with pytest.raises(
-        ValueError, match=r"attention has shape \[4, 2\]; must be \[3, 2\], as before"
-    ):
-        state.observe_attention(torch.rand(4, HEADS))
-    for name in ("query_aware", "think"):
-        with pytest.raises(ValueError, match="window is 0; must be >= 1"):
-            POLICIES[name](window=0)
-    state = policy_of("query_aware").start()
-    state.observe_queries(torch.randn(4, 5, HEAD_DIM))
-    with pytest.raises(ValueError, match="queries have 5 heads; must be a multiple of 2"):
-        policy_of("query_aware").rank(torch.randn(64, 2, HEAD_DIM), state)
+def test_a_row_is_ranked_by_itself(name):
+    """The same entries stay whichever rows are packed together, and in whatever order."""
+    x, order = torch.randn(TOKENS, HEADS, HEAD_DIM), torch.randperm(TOKENS)
+    together = packed(name, x)
+    assert torch.equal(packed(name, x[order]), together[order])
+    assert torch.equal(torch.cat([packed(name, row[None]) for row in x]), together)

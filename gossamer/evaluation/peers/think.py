@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gossamer.evaluation.peers.method import HALF, LayerCache, Method, Seen, causal, check_count
-from gossamer.kv.policies.think import ThinK
+from gossamer.evaluation.policies.think import ThinK
 from gossamer.kv.shape import KVShape
 
 

@@ -1,4 +1,4 @@
-"""What every policy is: a rule that ranks the entries of K or V, and what it remembers."""
+"""What every policy is: a rule that ranks the entries of K or V."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -22,31 +22,22 @@ class Ranking:
             raise ValueError("a ranking has weights and scores; must have one of them")
 
 
-class PolicyState:
-    """What a policy remembers of one sequence in one layer. This one remembers nothing."""
-
-    def observe_queries(self, queries: Tensor) -> None:
-        """Queries [T, query_heads, head_dim] of the sequence's next tokens, as K is stored."""
-
-    def observe_attention(self, mass: Tensor) -> None:
-        """Attention [N, kv_heads] that the next N rows to be packed got since the last call."""
-
-
 class Policy(ABC):
-    """Chooses the entries that a sparse layout keeps.
+    """Chooses the entries of each row that a sparse layout keeps.
 
-    name: how specs call it. sides: "k", "v" or both. axis: "token" keeps `keep` of the head_dim
-    entries of each row; "channel" keeps `keep` of the 32 tokens of a block in each channel.
+    name: how specs call it. sides: "k", "v" or both. statistic: what a calibration measures for it
+    (see Calibration.rank_weights), None where it needs none.
     """
 
     name: ClassVar[str]
     sides: ClassVar[tuple[str, ...]] = ("k", "v")
-    axis: ClassVar[str] = "token"
-
-    def start(self) -> PolicyState:
-        """The state of a new sequence in one layer."""
-        return PolicyState()
+    statistic: ClassVar[str | None] = None
 
     @abstractmethod
-    def rank(self, x: Tensor, state: PolicyState) -> Ranking:
-        """How the entries of rows x [N, kv_heads, head_dim], the next ones in order, rank."""
+    def rank(self, x: Tensor, weights: Tensor | None) -> Ranking:
+        """How the entries of rows x [N, heads, head_dim] rank.
+
+        heads: of one layer, or of several one after another. weights: the statistic of these heads,
+        float32 [heads, head_dim]. A row's ranks must depend on the row alone, so that a cache holds
+        the same however its tokens were batched, chunked or shared.
+        """

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.kv.policies.base import Policy, PolicyState, Ranking
+from gossamer.evaluation.policies.base import PolicyState, SequencePolicy
+from gossamer.kv.policies import Ranking
 
 
 class Draws(PolicyState):
@@ -16,7 +17,7 @@ class Draws(PolicyState):
 
 
 @dataclass(frozen=True)
-class Random(Policy):
+class Random(SequencePolicy):
     """Rank by random numbers, the same ones for every sequence that starts with this seed."""
 
     seed: int = 0

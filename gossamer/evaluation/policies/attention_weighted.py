@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.kv.policies.base import Policy, PolicyState, Ranking
+from gossamer.evaluation.policies.base import PolicyState, SequencePolicy
+from gossamer.kv.policies import Ranking
 
 
 class AttentionMass(PolicyState):
@@ -26,7 +27,7 @@ class AttentionMass(PolicyState):
 
 
 @dataclass(frozen=True)
-class AttentionWeighted(Policy):
+class AttentionWeighted(SequencePolicy):
     """Rank by |v| times received attention within a channel, over the 32 tokens of a block."""
 
     name = "attention_weighted"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gossamer.kv.policies.base import PolicyState
+from gossamer.evaluation.policies.base import PolicyState
 
 
 def check_window(window: int) -> None:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.kv.policies.base import Policy, PolicyState, Ranking
+from gossamer.evaluation.policies.base import PolicyState, SequencePolicy
+from gossamer.kv.policies import Ranking
 
 
 @dataclass(frozen=True)
-class PerChannel(Policy):
+class PerChannel(SequencePolicy):
     """Rank by |v| within a channel, over the 32 tokens of a block."""
 
     name = "per_channel"

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.kv.policies.base import Policy, PolicyState, Ranking
-from gossamer.kv.policies.queries import RecentQueries, check_window
+from gossamer.evaluation.policies.base import PolicyState, SequencePolicy
+from gossamer.evaluation.policies.recent_queries import RecentQueries, check_window
+from gossamer.kv.policies import Ranking
 
 
 class ThinKState(RecentQueries):
@@ -15,7 +16,7 @@ class ThinKState(RecentQueries):
 
 
 @dataclass(frozen=True)
-class ThinK(Policy):
+class ThinK(SequencePolicy):
     """Keep the channels of largest |Q_c| |K_c|, fixed when a sequence's first rows are packed.
 
     |Q_c| is the norm over the last `window` queries of all query heads of a KV head (1 before the

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.kv.policies.base import Policy, PolicyState, Ranking
-from gossamer.kv.policies.queries import RecentQueries, check_window
+from gossamer.evaluation.policies.base import PolicyState, SequencePolicy
+from gossamer.evaluation.policies.recent_queries import RecentQueries, check_window
+from gossamer.kv.policies import Ranking
 
 
 @dataclass(frozen=True)
-class QueryAware(Policy):
+class QueryAware(SequencePolicy):
     """Rank by |k_c| times the mean |q_c| of the last `window` queries, by |k_c| without any."""
 
     window: int = 32
