@@ -9,36 +9,10 @@ one to the other when the sequence enters the block that pushes it out of the wi
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gossamer.engine.pages import OutOfPagesError, PagePool
-from gossamer.engine.sequence import NO_PAGE, Sequence
+from gossamer.engine.sequence import Sequence
+from gossamer.kv.pages import NO_PAGE, OutOfPagesError, PagePool
+from gossamer.kv.rule import CacheRule
 from gossamer.ops.kv_block import BLOCK_TOKENS
-
-
-@dataclass(frozen=True)
-class CacheRule:
-    """What is dense, in blocks of 32 tokens; `plain` when everything is, in the stored pages.
-
-    whole_prompts: prompts attend densely in one piece and are pruned afterwards (prefill=dense).
-    """
-
-    window: int
-    sink: int
-    plain: bool
-    whole_prompts: bool = False
-
-    def compressed_before(self, position: int) -> int:
-        """Blocks below this one are seen compressed by the query at `position` (but for sinks)."""
-        return 0 if self.plain else max(0, position // BLOCK_TOKENS - self.window)
-
-    @property
-    def dense_pages(self) -> int:
-        """The most dense pages that a sequence has between steps."""
-        return 0 if self.plain else self.window + 1 + self.sink
-
-    @property
-    def most_dense_pages(self) -> int:
-        """And in a step: the first tokens of a chunk see the window that its end pushes out."""
-        return 0 if self.plain else self.dense_pages + self.window
 
 
 @dataclass
@@ -65,7 +39,7 @@ class BlockManager:
         self.stored = PagePool(stored)
         self.dense = PagePool(dense)
         self.root = root
-        self.prefix_caching = prefix_caching and not rule.whole_prompts
+        self.prefix_caching = prefix_caching and rule.shares_prefixes
 
     def stored_pages_for(self, tokens: int) -> int:
         """Stored pages of a sequence of so many tokens at its end."""

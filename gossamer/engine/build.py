@@ -1,15 +1,17 @@
 """From options to a model and a cache in memory: what every rank does at its start."""
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 
-from gossamer.engine.block_manager import CacheRule
+from gossamer.engine.cache_size import CacheSize, cache_size
 from gossamer.engine.config import EngineConfig, parse_bytes
-from gossamer.engine.kv_cache import CacheSize, KVCache, parse_kv, plan_size, rule_of
 from gossamer.engine.runner import ModelRunner
-from gossamer.kv import Calibration, KVConfig, KVShape
+from gossamer.kv import Calibration, KVConfig
+from gossamer.kv.cache_spec import CacheSpec
+from gossamer.kv.paged_cache import PagedCache
+from gossamer.kv.rule import CacheRule
 from gossamer.models import Shard, Source, load_decoder, source_fingerprint
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -28,11 +30,8 @@ class Built:
     size: CacheSize
     max_model_len: int
     root: bytes
+    rule: CacheRule
     runner: ModelRunner
-
-    @property
-    def rule(self) -> CacheRule:
-        return rule_of(self.kv, self.dtype)
 
 
 def build(options: EngineConfig, shard: Shard | None = None) -> Built:
@@ -46,7 +45,7 @@ def build(options: EngineConfig, shard: Shard | None = None) -> Built:
     config = source.config
     shard.check(config)
     dtype = options.resolved_dtype(device, config.dtype)
-    kv = parse_kv(options.kv, dtype)
+    kv = KVConfig.of(options.kv, dtype)
     kv.block_bytes(config.kv_shape)  # refuses what this head_dim cannot have before weights load
     wanted = options.max_model_len or config.max_positions
     if wanted > config.max_positions:
@@ -61,20 +60,18 @@ def build(options: EngineConfig, shard: Shard | None = None) -> Built:
         shard=shard,
         v_basis=calibration.v_basis if fold and calibration is not None else None,
     )
-    shape = replace(
-        config.kv_shape,
-        query_heads=config.query_heads // shard.size,
-        kv_heads=config.kv_heads // shard.size,
-    )
+    heads = config.kv_heads // shard.size
+    spec = CacheSpec.of(kv, config.kv_shape, dtype, device, calibration, options.prompt_mask)
+    spec = spec.part(heads=slice(shard.rank * heads, (shard.rank + 1) * heads))
     memory = _memory(options, device, shard)
-    size = plan_size(kv, shape, dtype, memory, options.max_num_seqs, options.prefix_caching)
-    max_model_len = _longest(options, kv, dtype, size, wanted)
-    cache = _cache(kv, shape, dtype, device, size, calibration, shard)
+    size = cache_size(spec, memory, options.max_num_seqs, options.prefix_caching)
+    max_model_len = _longest(options, spec, size, wanted)
+    cache = PagedCache(spec, size.stored_pages, size.dense_pages)
     runner = ModelRunner(
         decoder, cache, options.max_num_seqs, max_model_len, eager=options.enforce_eager
     )
     root = _root(source, kv, dtype, calibration)
-    return Built(source, kv, dtype, device, size, max_model_len, root, runner)
+    return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner)
 
 
 def _device_of(options: EngineConfig, shard: Shard) -> torch.device:
@@ -114,11 +111,9 @@ def _memory(options: EngineConfig, device: torch.device, shard: Shard) -> int:
     return int(memory)
 
 
-def _longest(
-    options: EngineConfig, kv: KVConfig, dtype: torch.dtype, size: CacheSize, wanted: int
-) -> int:
+def _longest(options: EngineConfig, spec: CacheSpec, size: CacheSize, wanted: int) -> int:
     """The longest sequence that fits. ValueError when a wanted length does not."""
-    rule = rule_of(kv, dtype)
+    rule, kv = spec.rule, spec.config
     blocks = size.stored_pages if rule.plain else size.stored_pages + rule.dense_pages
     fits = blocks * BLOCK_TOKENS
     if options.max_model_len is not None and fits < wanted:
@@ -131,23 +126,6 @@ def _longest(
             f"kv_memory holds {fits} tokens of {kv}; must hold at least {BLOCK_TOKENS}"
         )
     return min(wanted, fits)
-
-
-def _cache(
-    kv: KVConfig,
-    shape: KVShape,
-    dtype: torch.dtype,
-    device: torch.device,
-    size: CacheSize,
-    calibration: Calibration | None,
-    shard: Shard,
-) -> KVCache:
-    basis = weights = None
-    if calibration is not None and kv.k.basis == "pca":
-        basis = shard.part(calibration.k_basis, 1)
-    if calibration is not None and (ranks := calibration.rank_weights(kv.k)) is not None:
-        weights = shard.part(ranks, 1)
-    return KVCache(kv, shape, dtype, device, size, basis, weights)
 
 
 def _root(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gossamer.kv import KVConfig
+from gossamer.masks import Mask
 from gossamer.models import Source, open_model
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -26,7 +27,9 @@ class EngineConfig:
     max_model_len: the longest sequence, prompt and output; None for what model and memory allow.
     kv_memory: bytes or "40GB", "2GiB"; None for nine tenths of what is free on a GPU, 2 GiB on a
     CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a file made by
-    `gossamer calibrate`, for bases and weighted ranks. enforce_eager: no CUDA graphs.
+    `gossamer calibrate`, for bases and weighted ranks. enforce_eager: no CUDA graphs. prompt_mask:
+    one of gossamer.masks, for sparse prefill: what tokens of a prompt see of those before them;
+    tokens after the prompt see all. Prompts then share no prefixes.
     """
 
     model: str | PathLike[str] | Source
@@ -43,6 +46,7 @@ class EngineConfig:
     enforce_eager: bool = False
     prefix_caching: bool = True
     random_weights: bool = False
+    prompt_mask: Mask | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "tensor_parallel_size"):
@@ -57,6 +61,9 @@ class EngineConfig:
             one_of("dtype", str(self.dtype).removeprefix("torch."), DTYPES)
         if self.kv_memory is not None:
             parse_bytes("kv_memory", self.kv_memory)
+        if self.prompt_mask is not None and not isinstance(self.prompt_mask, Mask):
+            kind = type(self.prompt_mask).__name__
+            raise TypeError(f"prompt_mask is {kind}; must be a gossamer.masks.Mask, or None")
         if self.tensor_parallel_size > 1 and not isinstance(self.model, str | PathLike):
             raise ValueError("model is open already; must be a name or a path for several ranks")
 

@@ -1,4 +1,4 @@
-"""Runs the model for one step: page tables on the device, the context of a step, CUDA graphs."""
+"""Runs the model for one step: page tables on the device, what attention reads, CUDA graphs."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -7,13 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.engine.attention import DecodeBatch, PrefillSpan, StepAttention, StepContext
 from gossamer.engine.graphs import DecodeGraphs
-from gossamer.engine.kv_cache import KVCache
-from gossamer.engine.prefill import Pattern
-from gossamer.engine.sequence import NO_PAGE
 from gossamer.engine.step import Span, StepInput
 from gossamer.engine.transfer import ints
+from gossamer.kv.paged_cache import CacheStep, Chunk, DecodeBatch, PagedCache, slots_of
+from gossamer.kv.pages import NO_PAGE
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -26,7 +24,12 @@ class ModelRunner:
     """
 
     def __init__(
-        self, decoder: Decoder, cache: KVCache, max_num_seqs: int, max_model_len: int, eager: bool
+        self,
+        decoder: Decoder,
+        cache: PagedCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        eager: bool,
     ) -> None:
         self.decoder, self.cache = decoder, cache
         self.device = torch.device(decoder.device)
@@ -36,6 +39,7 @@ class ModelRunner:
             torch.full((max_num_seqs + 1, pages), NO_PAGE, dtype=torch.int32, device=self.device)
             for _ in range(2)
         )
+        self.near_table = self.stored_table if cache.rule.plain else self.dense_table
         self.graphs: DecodeGraphs | None = None
         if self.device.type == "cuda" and not eager:
             self.graphs = DecodeGraphs(self._decode_graph, self.device, self.padding_row)
@@ -46,15 +50,15 @@ class ModelRunner:
         self._set(self.stored_table, step.moves.stored)
         self._set(self.dense_table, step.moves.dense)
         if step.moves.compress:
-            pages = self._numbers(step.moves.compress)
-            self.cache.compress(pages[:, 0], pages[:, 1])
+            dense, stored = self._numbers(step.moves.compress).T
+            self.cache.compress(slots_of(dense), slots_of(stored))
         positions = [p for span in step.spans for p in range(span.start, span.end)]
         rows = [span.row for span in step.spans for _ in range(len(span))]
         if self.graphs is not None and step.decodes == len(step.spans):
             out = self.graphs.run(step.ids, positions, rows)
             return self._wanted(out, step) if self._has_head else None
         ids, at, lines = self._numbers([step.ids, positions, rows])
-        hidden = self.forward(ids, at, self._context(step, at, lines))
+        hidden = self.forward(ids, at, self._cache_step(step, at, lines))
         if not self._has_head:
             return None
         return self.decoder.logits(self._wanted(hidden, step))
@@ -78,68 +82,70 @@ class ModelRunner:
     def _decode_graph(self, numbers: Tensor) -> Tensor:
         """What is captured: ids, positions and rows [3, batch] to logits."""
         ids, positions, rows = numbers
-        context = self.decode_context(positions, rows, self.stored_table.shape[1])
-        hidden = self.forward(ids, positions, context)
+        step = self.decode_step(positions, rows, self.stored_table.shape[1])
+        hidden = self.forward(ids, positions, step)
         return self.decoder.logits(hidden) if self._has_head else hidden
 
-    def forward(self, ids: Tensor, positions: Tensor, context: StepContext) -> Tensor:
-        attention = StepAttention(self.cache, self.decoder.config.sliding, context)
-        return self.decoder.forward(ids, positions, attention)
+    def forward(self, ids: Tensor, positions: Tensor, step: CacheStep) -> Tensor:
+        """Hidden states after the last layer."""
+        sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
 
-    # ---- the context of a step ------------------------------------------------------------
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k = self.cache.turn(layer, q, k)
+            return self.cache.attend(layer, q, k, v, step, scale, sliding[layer])
 
-    def decode_context(self, positions: Tensor, rows: Tensor, width: int) -> StepContext:
+        return self.decoder.forward(ids, positions, attend)
+
+    # ---- what attention reads ---------------------------------------------------------------
+
+    def decode_step(self, positions: Tensor, rows: Tensor, width: int) -> CacheStep:
         """For single tokens at positions [N] of the sequences in rows [N]."""
         seq_lens = torch.where(rows == self.padding_row, 0, positions + 1).int()
         stored, dense = (
             table[:, :width].index_select(0, rows)
             for table in (self.stored_table, self.dense_table)
         )
-        return StepContext(self._slots(positions, rows), DecodeBatch(stored, dense, seq_lens), ())
+        return CacheStep(self._slots(positions, rows), DecodeBatch(stored, dense, seq_lens))
 
-    def _context(self, step: StepInput, positions: Tensor, rows: Tensor) -> StepContext:
+    def _cache_step(self, step: StepInput, positions: Tensor, rows: Tensor) -> CacheStep:
         decodes = step.decodes
         slots, decode = self._slots(positions, rows), None
         if decodes:
             width = max(span.start for span in step.spans[:decodes]) // BLOCK_TOKENS + 1
-            decode = self.decode_context(positions[:decodes], rows[:decodes], width).decode
-        firsts, prefills, row = {}, [], decodes
+            decode = self.decode_step(positions[:decodes], rows[:decodes], width).decode
+        firsts, chunks, token = {}, [], decodes
         for span in step.spans[decodes:]:
-            prefills.append(self._prefill(span, slice(row, row + len(span))))
-            firsts[span.row] = row - span.start
-            row += len(span)
-        context = StepContext(slots, decode, tuple(prefills))
+            chunks.append(self._chunk(span, slice(token, token + len(span))))
+            firsts[span.row] = token - span.start
+            token += len(span)
+        cache_step = CacheStep(slots, decode, tuple(chunks))
         if not step.moves.pack:
-            return context
-        starts = [firsts[line] + block * BLOCK_TOKENS for line, block, _ in step.moves.pack]
-        pages = [page * BLOCK_TOKENS for _, _, page in step.moves.pack]
+            return cache_step
+        starts = [firsts[row] + block * BLOCK_TOKENS for row, block, _ in step.moves.pack]
         offsets = torch.arange(BLOCK_TOKENS, device=self.device)
-        pack_rows, pack_slots = self._numbers([starts, pages])
         return replace(
-            context,
-            pack_rows=(pack_rows[:, None] + offsets).flatten(),
-            pack_slots=(pack_slots[:, None] + offsets).flatten(),
+            cache_step,
+            pack_tokens=(self._numbers(starts)[:, None] + offsets).flatten(),
+            pack_slots=slots_of(self._numbers([page for *_, page in step.moves.pack])),
         )
 
     def _slots(self, positions: Tensor, rows: Tensor) -> Tensor:
         """Where K and V of these tokens are written; -1 where their block has no such page."""
-        table = self.stored_table if self.cache.rule.plain else self.dense_table
-        pages = table[rows, positions // BLOCK_TOKENS].long()
+        pages = self.near_table[rows, positions // BLOCK_TOKENS].long()
         return torch.where(pages < 0, NO_PAGE, pages * BLOCK_TOKENS + positions % BLOCK_TOKENS)
 
-    def _prefill(self, span: Span, rows: slice) -> PrefillSpan:
-        rule = replace(self.cache.rule, plain=True) if span.whole_prompt else self.cache.rule
-        pattern = Pattern.of(rule, span.start, span.end, self.device)
-        near = pattern.near[: len(pattern.near) - len(span)]
-        near_table = self.stored_table if rule.plain else self.dense_table
-        return PrefillSpan(
-            rows,
-            pattern,
-            self._slots_of(self.stored_table, span.row, pattern.far),
-            self._slots_of(near_table, span.row, near),
-        )
+    def _chunk(self, span: Span, tokens: slice) -> Chunk:
+        rule = self.cache.rule
+        if span.whole_prompt:
+            rule = replace(rule, plain=True)
+        mask = rule.chunk(span.start, span.end, span.prompt)
+        past = [(False, self._past(self.stored_table, span.row, mask.far))]
+        past += [(True, self._past(self.near_table, span.row, keys)) for keys in mask.past]
+        return Chunk(tokens, mask, tuple((dense, slots) for dense, slots in past if len(slots)))
 
-    def _slots_of(self, table: Tensor, row: int, positions: Tensor) -> Tensor:
+    def _past(self, table: Tensor, row: int, keys: range) -> Tensor:
+        """Slots of the keys at these positions."""
+        positions = torch.arange(keys.start, keys.stop, device=self.device)
         pages = table[row, positions // BLOCK_TOKENS].long()
         return pages * BLOCK_TOKENS + positions % BLOCK_TOKENS
 

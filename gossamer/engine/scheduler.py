@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gossamer.engine.block_manager import BlockManager, Moves
-from gossamer.engine.pages import OutOfPagesError
-from gossamer.engine.sequence import NO_PAGE, Sequence, Status
+from gossamer.engine.sequence import Sequence, Status
 from gossamer.engine.step import Span, StepInput
+from gossamer.kv.pages import NO_PAGE, OutOfPagesError
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
@@ -89,17 +89,22 @@ class Scheduler:
             budget -= len(chunk)
         if not chunks:
             return None
-        chunks.sort(key=lambda chunk: len(chunk) > 1)  # stable: single tokens first
-        return Schedule(chunks, self._input(chunks, moves))
+        spans = {id(chunk): self._span(chunk) for chunk in chunks}
+        chunks.sort(key=lambda chunk: not spans[id(chunk)].decodes)  # stable: single tokens first
+        return Schedule(chunks, self._input(chunks, [spans[id(c)] for c in chunks], moves))
 
-    def _input(self, chunks: list[Chunk], moves: Moves) -> StepInput:
+    def _span(self, chunk: Chunk) -> Span:
+        rule, prompt = self.manager.rule, len(chunk.seq.prompt_ids)
+        return Span(
+            *(chunk.seq.row, chunk.start, chunk.end, chunk.samples),
+            whole_prompt=rule.whole_prompts and chunk.start == 0,
+            score=chunk.scores,
+            prompt=0 if rule.prompt_mask is None else prompt,
+        )
+
+    def _input(self, chunks: list[Chunk], spans: list[Span], moves: Moves) -> StepInput:
         for chunk in chunks:
             chunk.kept = self.manager.keep_for_prefixes(chunk.seq, chunk.start, chunk.end, moves)
-        whole = self.manager.rule.whole_prompts
-        spans = [
-            Span(c.seq.row, c.start, c.end, c.samples, whole and c.start == 0, c.scores)
-            for c in chunks
-        ]
         ids = [token for c in chunks for token in c.seq.tokens(c.start, c.end)]
         return StepInput(ids, spans, moves)
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gossamer.engine.sampling_params import SamplingParams
+from gossamer.kv.pages import NO_PAGE
 from gossamer.ops.kv_block import BLOCK_TOKENS
-
-NO_PAGE = -1
 
 
 class Status(Enum):

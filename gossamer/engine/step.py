@@ -13,7 +13,8 @@ class Span:
     """Tokens start to end - 1 of the sequence in line `row` of the page tables.
 
     sample: whether the logits after its last token are wanted; score: those after all of them.
-    whole_prompt: all of it is attended to densely (prefill=dense).
+    whole_prompt: all of it is attended to densely (prefill=dense). prompt: tokens of
+    the prompt where it has a mask, else 0.
     """
 
     row: int
@@ -22,11 +23,17 @@ class Span:
     sample: bool
     whole_prompt: bool = False
     score: bool = False
+    prompt: int = 0
 
     @property
     def logits(self) -> int:
         """After how many of its last tokens logits are wanted."""
         return len(self) if self.score else int(self.sample)
+
+    @property
+    def decodes(self) -> bool:
+        """A single token that sees all of the past."""
+        return len(self) == 1 and self.end > self.prompt
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -34,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class StepInput:
-    """Spans of single tokens come first, then the longer ones; `ids` are their tokens in order."""
+    """Spans of decoded tokens come first, then chunks; `ids` are their tokens in order."""
 
     ids: list[int]
     spans: list[Span]
@@ -42,5 +49,5 @@ class StepInput:
 
     @property
     def decodes(self) -> int:
-        """How many spans are single tokens."""
-        return sum(len(span) == 1 for span in self.spans)
+        """How many spans are decoded tokens."""
+        return sum(span.decodes for span in self.spans)

@@ -5,6 +5,7 @@ from gossamer.kv.calibration import Calibration
 from gossamer.kv.config import KVConfig
 from gossamer.kv.folding import fold_v_basis
 from gossamer.kv.layouts import Dense, Side, Sparse
+from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.shape import KVShape
 from gossamer.kv.store import BlockStore
 
@@ -14,6 +15,7 @@ __all__ = [
     "Dense",
     "KVConfig",
     "KVShape",
+    "PagedCache",
     "Side",
     "Sparse",
     "fold_v_basis",

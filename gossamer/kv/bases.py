@@ -18,6 +18,11 @@ def turn_q_and_k(q: Tensor, k: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
                 f"{name} has shape {list(x.shape)}; must have {kv_heads} KV heads (or a multiple, "
                 f"for q) of {head_dim}, as the basis {list(basis.shape)}"
             )
-    basis = basis.to(q.device, q.dtype)
-    turned = q.unflatten(-3, (kv_heads, -1)) @ basis.unsqueeze(1)
-    return turned.flatten(-4, -3), k @ basis.to(k.dtype)
+    return turn(q, basis), turn(k, basis)
+
+
+def turn(x: Tensor, basis: Tensor) -> Tensor:
+    """x [..., heads, T, D] in the basis [Hk, D, D] of its KV heads."""
+    basis = basis.to(x.device, x.dtype)
+    turned = x.unflatten(-3, (len(basis), -1)) @ basis.unsqueeze(1)
+    return turned.flatten(-4, -3)

@@ -2,6 +2,8 @@
 
 from collections import OrderedDict, deque
 
+NO_PAGE = -1  # in tables: a block that has none
+
 
 class OutOfPagesError(RuntimeError):
     """No page is free and none is idle; the scheduler preempts a sequence then."""
@@ -22,6 +24,14 @@ class PagePool:
         self._references = [0] * size
         self._names: list[bytes | None] = [None] * size
         self._by_name: dict[bytes, int] = {}
+
+    def grow(self, size: int) -> None:
+        """More pages, up to `size`."""
+        more = size - self.size
+        self._free.extend(range(self.size, size))
+        self._references += [0] * more
+        self._names += [None] * more
+        self.size = size
 
     @property
     def available(self) -> int:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from gossamer.engine import LLM, Engine, SamplingParams
-from gossamer.engine.kv_cache import parse_kv
+from gossamer.kv import KVConfig
 from gossamer.server.errors import APIError, failed
 from gossamer.server.events import Event, Job
 from gossamer.server.loop import EngineLoop
@@ -72,7 +72,7 @@ class Gateway:
             return next(iter(self.engines)) if kv is None else kv
         for name, engine in self.engines.items():
             with suppress(ValueError):
-                if parse_kv(kv, engine.built.dtype) == engine.kv:
+                if KVConfig.of(kv, engine.built.dtype) == engine.kv:
                     return name
         loaded = ", ".join(self.engines)
         raise APIError(400, f"kv is {kv!r}; loaded: {loaded}", param="kv", code="kv_not_loaded")

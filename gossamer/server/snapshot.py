@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from gossamer.engine import Engine
-from gossamer.engine.pages import PagePool
+from gossamer.kv.pages import PagePool
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 RATE_SECONDS = 5  # over which tokens per second are counted

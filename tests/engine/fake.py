@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from gossamer.engine.build import Built
+from gossamer.engine.cache_size import CacheSize
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.engine import Engine
-from gossamer.engine.kv_cache import CacheSize, rule_of
 from gossamer.engine.sequence import NO_PAGE, Sequence
 from gossamer.engine.step import Span, StepInput
 from gossamer.kv import KVConfig
+from gossamer.kv.rule import CacheRule
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 VOCAB = 50
@@ -48,7 +49,7 @@ class FakeExecutor:
     """Pools of hashes."""
 
     def __init__(self, kv: KVConfig, size: CacheSize, max_num_seqs: int, blocks: int) -> None:
-        self.kv, self.plain = kv, rule_of(kv, torch.float32).plain
+        self.kv, self.plain = kv, CacheRule.of(kv, torch.float32).plain
         self.stored = [[0] * BLOCK_TOKENS for _ in range(size.stored_pages)]
         self.dense = [[0] * BLOCK_TOKENS for _ in range(size.dense_pages)]
         self.stored_table = [[NO_PAGE] * blocks for _ in range(max_num_seqs)]
@@ -176,7 +177,8 @@ def fake_engine(
     size = CacheSize(stored, dense, 1, 1)
     runner: Any = None
     cpu = torch.device("cpu")
-    built = Built(source, kv, torch.float32, cpu, size, longest, b"root", runner)
+    rule = CacheRule.of(kv, torch.float32)
+    built = Built(source, kv, torch.float32, cpu, size, longest, b"root", rule, runner)
     executor = FakeExecutor(kv, size, max_num_seqs, -(-longest // BLOCK_TOKENS))
     engine = Engine(options, built, executor, None)
     executor.truth.scheduler = engine.scheduler

@@ -2,10 +2,11 @@
 
 import pytest
 
-from gossamer.engine.block_manager import BlockManager, CacheRule, Moves
-from gossamer.engine.pages import OutOfPagesError
+from gossamer.engine.block_manager import BlockManager, Moves
 from gossamer.engine.sampling_params import SamplingParams
 from gossamer.engine.sequence import NO_PAGE, Sequence
+from gossamer.kv.pages import OutOfPagesError
+from gossamer.kv.rule import CacheRule
 
 PLAIN = CacheRule(window=0, sink=0, plain=True)
 SPARSE = CacheRule(window=1, sink=0, plain=False)

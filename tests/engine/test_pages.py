@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from gossamer.engine.pages import OutOfPagesError, PagePool
+from gossamer.kv.pages import OutOfPagesError, PagePool
 
 
 def names(count: int) -> list[bytes]:

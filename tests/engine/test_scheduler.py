@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from gossamer.engine.engine import Engine
-from gossamer.engine.kv_cache import rule_of
 from gossamer.engine.outputs import RequestOutput
 from gossamer.engine.sampling_params import SamplingParams
 from gossamer.engine.sequence import Status
 from gossamer.kv import KVConfig
+from gossamer.kv.rule import CacheRule
 from tests.engine.fake import PLAIN, VOCAB, check_pages, fake_engine, random_prompt
 
 # spec -> stored pages of a pool that a few sequences fill; the longest have 224 tokens. Dense pages
@@ -47,7 +47,7 @@ class Wanted:
 
 def least_dense(spec: str) -> int:
     """Dense pages without which one sequence could not go on."""
-    return rule_of(KVConfig.parse(spec), torch.float32).most_dense_pages
+    return CacheRule.of(KVConfig.parse(spec), torch.float32).most_dense_pages
 
 
 def random_requests(rng: random.Random, count: int) -> list[Wanted]:

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from gossamer.engine import LLM, RequestOutput
-from gossamer.engine.pages import PagePool
 from gossamer.integrations.calibrating import calibrate
 from gossamer.kv import Calibration, KVConfig
+from gossamer.kv.pages import PagePool
 from gossamer.models import open_model
 from tests.engine.oracle import oracle_logits
 from tests.engine.serving import (

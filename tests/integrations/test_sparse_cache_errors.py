@@ -110,7 +110,7 @@ def test_no_cache(model):
 def test_specs(model):
     for spec, message in (
         ("sparse:k=8", "v= is missing"),
-        ("sparse:k=8,v=8,k_policy=think", "k_policy is 'think'; the engine has magnitude"),
+        ("sparse:k=8,v=8,k_policy=think", "policy is 'think'; must be one of magnitude"),
         ("sparse:k=8,v=8,basis=pca", "needs a calibration; make one by `gossamer calibrate`"),
         ("sparse:k=17,v=8", "keep is 17; must be 1 to 16"),
     ):

@@ -58,7 +58,7 @@ def test_bytes_at_4k(model, spec):
     block = 2 * 32 * 16 * 4 * shape.kv_heads * shape.layers
     formula = (tokens // 32 - dense_blocks) * config.block_bytes(shape) + dense_blocks * block
     assert cache.expected_nbytes() == rows * formula
-    pools = [getattr(layer, n) for layer in cache.layers for n in ("k", "v", "dense_k", "dense_v")]
+    pools = [pool for layer in cache.layers for pool in layer.pools.values()]
     assert cache.nbytes == sum(pool.untyped_storage().nbytes() for pool in pools)
     assert 1 <= cache.nbytes / (rows * formula) < 1.05
     dynamic = 2 * rows * tokens * 16 * 4 * shape.kv_heads * shape.layers
@@ -148,12 +148,12 @@ def test_select_repeat_reorder(sparse):
     expected = logits_after(sparse, alone, more)
     cache = SparseCache(sparse.config, SPARSE)
     logits_after(sparse, cache, ids)
-    pages = cache.layers[0].k.shape
+    pages = cache.layers[0].pools["k"].shape
     cache.batch_repeat_interleave(2)  # 0 0 1 1 2 2
     cache.reorder_cache(torch.tensor([4, 0, 0, 2, 5, 1]))  # 2 0 0 1 2 0
     cache.batch_select_indices(torch.tensor([1, 3, 4]))  # 0 1 2
     assert cache.batch_size == 3
-    assert cache.layers[0].k.shape == pages  # stored pages were shared
+    assert cache.layers[0].pools["k"].shape == pages  # stored pages were shared
     torch.testing.assert_close(logits_after(sparse, cache, more), expected)
     cache.batch_select_indices(torch.tensor([False, True, False]))
     assert cache.lengths == [170]
@@ -165,7 +165,7 @@ def test_beams_share_pages(sparse):
     one = SparseCache(sparse.config, SPARSE)
     generated(sparse, [random_ids(200).tolist()], 40, past_key_values=one)
     assert cache.lengths == [239] * 4
-    assert len(cache.layers[0].k) < 4 * len(one.layers[0].k)
+    assert len(cache.layers[0].pools["k"]) < 4 * len(one.layers[0].pools["k"])
 
 
 def test_copies_go_their_own_way(sparse):

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossamer.engine.block_manager import CacheRule
-from gossamer.engine.prefill import Pattern, attend
+from gossamer.attention import masked_attention
 from gossamer.evaluation.frontier.candidates import Candidates
 from gossamer.kv import BlockStore, Calibration, KVConfig, Side, turn_q_and_k
-from gossamer.kv.policies import make_policy
+from gossamer.kv.policies import POLICIES
+from gossamer.masks import Causal, Sliding
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -66,13 +66,13 @@ class Screen:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         sliding, scale = self.decoder.config.sliding[layer], q.shape[-1] ** -0.5
-        pattern = Pattern.of(CacheRule(window=0, sink=0, plain=True), 0, len(q), q.device)
-        out = attend(pattern, q, None, (k, v), scale, sliding)
+        mask = Sliding.causal(sliding - 1) if sliding else Causal()
+        out = masked_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)), mask, scale=scale)
         if layer in chosen_layers(self.decoder.config.layers):
             self._look(layer, View.of(q, k, v, scale, sliding))
             self._layers += 1
             self.on_layer()
-        return out
+        return out[0].transpose(0, 1)
 
     def _look(self, layer: int, view: "View") -> None:
         for name, sides, error in (
@@ -184,8 +184,7 @@ def through_blocks(side: Side, rows: Tensor, weights: Tensor | None) -> Tensor:
     """Rows [tokens, heads, D] after a round through blocks, float32."""
     tokens, heads, head_dim = rows.shape
     rows = rows.contiguous()
-    policy = make_policy(side.policy, weights)
     store = BlockStore.allocate(side, tokens // BLOCK_TOKENS, heads, head_dim, str(rows.device))
     slots = torch.arange(tokens, device=rows.device)
-    store.write(rows, slots, policy.rank(rows, policy.start()))
+    store.write(rows, slots, POLICIES[side.policy].rank(rows, weights))
     return store.read(slots, torch.float32)

@@ -7,21 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.engine.kv_cache import parse_kv
-from gossamer.integrations.transformers.bases import (
-    LayerBases,
-    layer_bases,
-    needed_calibration,
-)
+from gossamer.integrations.transformers.bases import needed_calibration
 from gossamer.integrations.transformers.handed import Handed
 from gossamer.integrations.transformers.identity import Owner
-from gossamer.integrations.transformers.kind import Kind
-from gossamer.integrations.transformers.layer import LayerPages
 from gossamer.integrations.transformers.padding import new_tokens
-from gossamer.integrations.transformers.rows import Rows
-from gossamer.integrations.transformers.steps import ChunkStep, DecodeStep
+from gossamer.integrations.transformers.ring import Ring
+from gossamer.integrations.transformers.rows import Rows, RowsStep
 from gossamer.integrations.transformers.support import check_dtype, supported_shape
-from gossamer.kv import Calibration, KVConfig
+from gossamer.kv import Calibration, KVConfig, PagedCache
+from gossamer.kv.bases import turn
+from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.extras import import_extra
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -56,17 +51,17 @@ class SparseCache(Cache):  # type: ignore[misc]
         if type(rollback) is not int or rollback < 0:
             raise ValueError(f"rollback is {rollback!r}; must be an integer of at least 0")
         self.spare = -(-rollback // BLOCK_TOKENS)
-        spec = parse_kv(kv, torch.float16)
+        spec = KVConfig.of(kv, torch.float16)
         spec.block_bytes(self.shape)  # refuses what this head_dim cannot have
         self.calibration = needed_calibration(calibration, spec, self.shape)
         super().__init__(layers=[])
         self.reset()
 
-    layers: list[LayerPages]
-    bases: list[LayerBases]
+    layers: list[PagedCache]  # one each, so that growing one copies one layer's pages
     rows: Rows | None
     owner: Owner
-    _step: DecodeStep | ChunkStep | None
+    _v_basis: Tensor | None
+    _step: RowsStep | None
     _done: set[int]
 
     # ---- what transformers asks ------------------------------------------------------------
@@ -128,7 +123,7 @@ class SparseCache(Cache):  # type: ignore[misc]
         """What the layout's formula gives for these rows; `nbytes` has a little room to grow."""
         if self.rows is None:
             return 0
-        return sum(self.rows.kind.nbytes(tokens) for tokens in self.rows.lengths)
+        return sum(self.rows.ring.nbytes(tokens) for tokens in self.rows.lengths)
 
     # ---- one forward pass --------------------------------------------------------------------
 
@@ -164,17 +159,24 @@ class SparseCache(Cache):  # type: ignore[misc]
         """
         self.owner.check(layer, module)
         assert self.rows is not None, "update has allocated it"
-        step = self._step_for(layer, query.shape[2], mask)
-        pages, bases = self.layers[layer], self.bases[layer]
-        q, k, v = (x.transpose(1, 2) for x in bases.turn(query, *keys))
+        step, pages = self._step_for(layer, query.shape[2], mask), self.layers[layer]
+        k, v = keys
+        basis = None if self._v_basis is None else self._v_basis[layer]
+        if basis is not None:
+            v = turn(v, basis)
+        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, k, v))  # [tokens, heads, D]
+        q, k = pages.turn(0, q, k)
         pages.grow(self.rows.table.size)
-        if isinstance(step, DecodeStep):
-            out = pages.decode(q, k, v, step, scale, sliding)
-        else:
-            out = pages.chunk(q, k, v, step, scale, sliding)
-        return bases.turn_back(out)
+        if step.ahead is not None:
+            tokens, slots = step.ahead
+            pages.write(0, k[tokens], v[tokens], slots)
+        if step.compress is not None:
+            pages.compress(step.compress.dense, step.compress.stored)
+        out = pages.attend(0, q, k, v, step.cache, scale, sliding)
+        out = out.unflatten(0, (len(query), -1))
+        return out if basis is None else turn(out.transpose(1, 2), basis.mT).transpose(1, 2)
 
-    def _step_for(self, layer: int, columns: int, mask: Tensor | None) -> DecodeStep | ChunkStep:
+    def _step_for(self, layer: int, columns: int, mask: Tensor | None) -> RowsStep:
         """The plan of this forward pass, made in its first layer."""
         assert self.rows is not None
         if self._step is None:
@@ -204,10 +206,10 @@ class SparseCache(Cache):  # type: ignore[misc]
         if self.rows is None:
             check_dtype(k.dtype)
             return
-        kind, rows = self.rows.kind, len(self.rows.lengths)
+        spec, rows = self.rows.ring.spec, len(self.rows.lengths)
         for what, given, own in (
-            ("type", k.dtype, kind.dtype),
-            ("device", k.device, kind.device),
+            ("type", k.dtype, spec.dtype),
+            ("device", k.device, spec.device),
             ("rows", k.shape[0], rows),
         ):
             if given != own:
@@ -217,11 +219,18 @@ class SparseCache(Cache):  # type: ignore[misc]
                 )
 
     def _allocate(self, k: Tensor) -> None:
-        config = parse_kv(self.kv, k.dtype)
-        kind = Kind(config, self.shape, k.dtype, k.device, self.spare)
-        self.bases = layer_bases(kind, self.calibration)
-        self.rows = Rows(kind, [0] * k.shape[0])
-        self.layers = [LayerPages(kind, k.shape[0], bases.k_weights) for bases in self.bases]
+        config = KVConfig.of(self.kv, k.dtype)
+        spec = CacheSpec.of(config, self.shape, k.dtype, k.device, self.calibration)
+        self._v_basis = None
+        if self.calibration is not None and config.v.basis == "pca":
+            # Applied to V and to outputs here: the model's weights stay as they are.
+            self._v_basis = self.calibration.v_basis.to(k.device, k.dtype)
+        ring = Ring(spec, self.spare)
+        self.rows = Rows(ring, [0] * k.shape[0])
+        self.layers = [
+            PagedCache(spec.part(slice(layer, layer + 1)), 1, k.shape[0] * ring.pages)
+            for layer in range(self.shape.layers)
+        ]
 
     # ---- rows and ends -----------------------------------------------------------------------
 
@@ -230,7 +239,7 @@ class SparseCache(Cache):  # type: ignore[misc]
         known = self.calibration
         sketches = None if known is None else known.manifest.fingerprint.k_sketches
         self.owner = Owner(self.shape.layers, sketches)
-        self.rows, self.layers, self.bases = None, [], []
+        self.rows, self.layers = None, []
         self._step, self._done = None, set()
 
     def crop(self, tokens: int) -> None:
@@ -245,7 +254,7 @@ class SparseCache(Cache):  # type: ignore[misc]
             self.reset()
         elif columns and (move := self.rows.crop(columns)) is not None:
             for layer in self.layers:
-                layer.restore(move)
+                layer.restore(move.dense, move.stored)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i becomes what row beam_idx[i] is. Compressed pages are shared, not copied."""
@@ -263,9 +272,15 @@ class SparseCache(Cache):  # type: ignore[misc]
         if self.rows is None:
             return
         self.rows.select(rows)
-        chosen = torch.tensor(rows, device=self.rows.kind.device)
+        pages, chosen = self.rows.ring.pages, torch.tensor(rows, device=self.rows.device)
         for layer in self.layers:
-            layer.select(chosen)
+            pools = {name: layer.pools[name] for name in ("dense_k", "dense_v")}
+            layer.replace(
+                **{
+                    name: pool.unflatten(0, (-1, pages)).index_select(0, chosen).flatten(0, 1)
+                    for name, pool in pools.items()
+                }
+            )
 
     # ---- files -------------------------------------------------------------------------------
 

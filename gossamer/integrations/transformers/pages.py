@@ -2,34 +2,43 @@
 
 from collections.abc import Sequence
 
-SLACK = 32  # pools grow by one part in so many, so a pool has at most 3% that nobody needs
-NO_PAGE = -1
+from gossamer.kv.pages import NO_PAGE, PagePool
+
+SLACK = 32  # pools grow by 1/32 more than is needed, so at most 3% of a pool is idle
 
 
 class PageTable:
     """Lists of pages, one per row; rows may share pages, as those of a beam search do.
 
     Pages are never written again once they are full, so sharing needs no counting: pages that no
-    row names are found when new ones are wanted. size: of the pools that the numbers are for.
+    row names return to the pool when new ones are wanted.
     """
 
     def __init__(self, rows: int) -> None:
         self.rows: list[list[int]] = [[] for _ in range(rows)]
-        self.size = 0
-        self._free: list[int] = []
+        self._pool = PagePool(0)
+        self._taken: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        """Of the pools that the numbers are for."""
+        return self._pool.size
 
     def take(self, count: int) -> list[int]:
         """Pages for new content, to be named by a row at once; `size` grows when there are few."""
-        if count > len(self._free):
-            used = {page for row in self.rows for page in row}
-            self._free = [page for page in range(self.size) if page not in used]
-        if (missing := count - len(self._free)) > 0:
+        if count > self._pool.available:
+            for page in self._taken - self._used():
+                self._pool.release(page)
+            self._taken &= self._used()
+        if (missing := count - self._pool.available) > 0:
             size = self.size + missing
-            size += size // SLACK
-            self._free += range(self.size, size)
-            self.size = size
-        taken, self._free = self._free[:count], self._free[count:]
-        return taken
+            self._pool.grow(size + size // SLACK)
+        pages = [self._pool.take() for _ in range(count)]
+        self._taken.update(pages)
+        return pages
+
+    def _used(self) -> set[int]:
+        return {page for row in self.rows for page in row}
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes what rows[i] is."""
@@ -37,8 +46,12 @@ class PageTable:
 
     def compact(self) -> list[int]:
         """Number the pages in use 0, 1, ... anew; returns their old numbers."""
-        used = sorted({page for row in self.rows for page in row if page != NO_PAGE})
+        used = sorted(self._used() - {NO_PAGE})
         new = {old: page for page, old in enumerate(used)} | {NO_PAGE: NO_PAGE}
-        self.rows = [[new[page] for page in row] for row in self.rows]
-        self.size, self._free = len(used), []
+        self.reset([[new[page] for page in row] for row in self.rows], len(used))
         return used
+
+    def reset(self, rows: list[list[int]], size: int) -> None:
+        """These pages of pools of this size are in use."""
+        self.rows, self._pool = rows, PagePool(size)
+        self._taken = {self._pool.take() for _ in range(size)}

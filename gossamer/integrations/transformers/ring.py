@@ -1,4 +1,4 @@
-"""What is the same for all layers of a cache: formats, rule, and where a dense block lies."""
+"""Where the dense blocks of a batch's rows lie: every row has pages of its own."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -6,85 +6,54 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gossamer.engine.block_manager import CacheRule
-from gossamer.engine.kv_cache import rule_of
-from gossamer.kv import KVConfig, KVShape
-from gossamer.kv.layouts import PLAIN
-from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
+from gossamer.kv.cache_spec import CacheSpec
+from gossamer.kv.rule import CacheRule
+from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A cache's spec in the type and on the device of its model.
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """A page for each sink block of a row, and a ring of the blocks that end with the current one.
 
-    Every row has its own dense pages: one for each sink block, and a ring of the blocks that end
-    with the current one. spare: blocks that stay in the ring though they are stored already, so
-    that the cache can be cropped to before they were.
+    spare: blocks that stay in the ring though they are stored already, so that the cache can be
+    cropped to before they were.
     """
 
-    config: KVConfig
-    shape: KVShape
-    dtype: torch.dtype
-    device: torch.device
+    spec: CacheSpec
     spare: int
 
     @cached_property
-    def attends(self) -> CacheRule:
-        """What queries see dense: everything, if the layout is the model's own type."""
-        return rule_of(self.config, self.dtype)
-
-    @cached_property
     def stores(self) -> CacheRule:
-        """What is in dense pages: the same, but never everything."""
-        return replace(self.attends, plain=False)
-
-    @cached_property
-    def k_fmt(self) -> BlockFormat:
-        return self.config.k.format(self.shape.head_dim)
-
-    @cached_property
-    def v_fmt(self) -> BlockFormat:
-        return self.config.v.format(self.shape.head_dim)
-
-    @cached_property
-    def dense_fmt(self) -> BlockFormat:
-        return BlockFormat(self.shape.head_dim, None, PLAIN[self.dtype])
+        """What is in dense pages: what queries see dense, but never everything."""
+        return replace(self.spec.rule, plain=False)
 
     @property
-    def ring(self) -> int:
+    def blocks(self) -> int:
+        """Of the ring itself."""
         return self.stores.window + 1 + self.spare
 
     @property
-    def dense_pages(self) -> int:
-        """Of one row."""
-        return self.stores.sink + self.ring
+    def pages(self) -> int:
+        """Dense pages of one row."""
+        return self.stores.sink + self.blocks
 
     def stored_before(self, position: int) -> int:
         """Blocks below this one, but for sinks, are stored once the token at `position` is."""
         return self.stores.compressed_before(position)
 
-    def dense_page(self, row: int | Tensor, block: Tensor) -> Tensor:
+    def page(self, row: int | Tensor, block: Tensor) -> Tensor:
         """Where a block of a row lies dense, while it does."""
         sink = self.stores.sink
-        inside = torch.where(block < sink, block, sink + (block - sink) % self.ring)
-        return row * self.dense_pages + inside
+        inside = torch.where(block < sink, block, sink + (block - sink) % self.blocks)
+        return row * self.pages + inside
 
-    def dense_slots(self, row: int, positions: Tensor) -> Tensor:
-        """Slots of tokens of a row in its dense pages."""
-        page = self.dense_page(row, positions // BLOCK_TOKENS)
-        return page * BLOCK_TOKENS + positions % BLOCK_TOKENS
+    def slots(self, row: int | Tensor, positions: Tensor) -> Tensor:
+        """Slots of tokens of a row."""
+        return self.page(row, positions // BLOCK_TOKENS) * BLOCK_TOKENS + positions % BLOCK_TOKENS
 
-    def nbytes(self, tokens: int, rows: int = 1) -> int:
-        """What rows of so many tokens need: the formula that a cache's own `nbytes` is close to."""
+    def nbytes(self, tokens: int) -> int:
+        """What a row of `tokens` needs: the formula that a cache's own `nbytes` is close to."""
         blocks = -(-tokens // BLOCK_TOKENS)
         stored = max(0, self.stored_before(tokens - 1) - self.stores.sink) if tokens else 0
-        dense = min(blocks - stored, self.dense_pages)
-        each = stored * self.config.block_bytes(self.shape)
-        per_head = 2 * self.dense_fmt.nbytes
-        return rows * (each + dense * per_head * self.shape.kv_heads * self.shape.layers)
-
-
-def slots_of(pages: Tensor) -> Tensor:
-    """All slots of these pages, int64 [32 * pages], in order."""
-    offsets = torch.arange(BLOCK_TOKENS, device=pages.device)
-    return (pages.long()[:, None] * BLOCK_TOKENS + offsets).flatten()
+        dense = min(blocks - stored, self.pages)
+        return stored * self.spec.stored_bytes + dense * self.spec.dense_bytes

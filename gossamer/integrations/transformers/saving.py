@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from gossamer._version import __version__
-from gossamer.engine.kv_cache import parse_kv
 from gossamer.integrations.transformers.identity import Owner
-from gossamer.integrations.transformers.pages import NO_PAGE
-from gossamer.kv import Calibration
+from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.extras import import_extra
+from gossamer.kv.pages import NO_PAGE
 
 FORMAT = 1
-POOLS = ("k", "v", "dense_k", "dense_v")
 
 
 def save(cache: Any, path: str | os.PathLike[str]) -> None:
@@ -31,20 +29,21 @@ def save(cache: Any, path: str | os.PathLike[str]) -> None:
     sketches = cache.owner.sketched()
     rows = cache.rows
     used = rows.table.compact()
-    pages = torch.tensor(used or [0], device=rows.kind.device)
+    pages = torch.tensor(used or [0], device=rows.device)
     for layer in cache.layers:
-        layer.keep_pages(pages)
-    rows.table.size, rows._tables = len(pages), None
+        layer.replace(**{name: layer.pools[name].index_select(0, pages) for name in ("k", "v")})
+    rows.table.reset(rows.table.rows, len(pages))
+    rows.forget_tables()
     tensors = {
-        f"{index}.{name}": getattr(layer, name).contiguous()
+        f"{index}.{name}": pool.squeeze(1).contiguous()
         for index, layer in enumerate(cache.layers)
-        for name in POOLS
+        for name, pool in layer.pools.items()
     }
     about = {
         "format": FORMAT,
         "gossamer": __version__,
-        "kv": str(rows.kind.config),
-        "dtype": str(rows.kind.dtype).removeprefix("torch."),
+        "kv": str(rows.ring.spec.config),
+        "dtype": str(rows.ring.spec.dtype).removeprefix("torch."),
         "shape": str(cache.shape),
         "spare": cache.spare,
         "seen": rows.seen,
@@ -74,7 +73,7 @@ def load(
     """A cache of class `kind`; see SparseCache.load."""
     about, tensors = _read(path)
     dtype = getattr(torch, about["dtype"])
-    cache = kind(config, parse_kv(about["kv"], dtype), calibration=calibration)
+    cache = kind(config, KVConfig.of(about["kv"], dtype), calibration=calibration)
     if about["shape"] != str(cache.shape):
         raise ValueError(f"{path}: made with {about['shape']}; the config has {cache.shape}")
     if about["calibration"] != _digest(cache.calibration):
@@ -86,17 +85,18 @@ def load(
     cache.owner = Owner(cache.shape.layers, tuple(map(tuple, about["sketches"])))
     rows = cache.rows
     rows.lengths, rows.seen, rows.full = lengths, about["seen"], about["full"]
-    rows.lost, rows.table.rows = about["lost"], about["pages"]
+    rows.lost = about["lost"]
     for index, layer in enumerate(cache.layers):
-        for name in POOLS:
-            old, new = getattr(layer, name), tensors[f"{index}.{name}"]
+        for name, old in layer.pools.items():
+            new = tensors[f"{index}.{name}"].unsqueeze(1)
             pages = None if name in ("k", "v") else len(old)
             if new.shape[1:] != old.shape[1:] or (pages is not None and len(new) != pages):
                 raise ValueError(
-                    f"{path}: {name} of layer {index} has shape {list(new.shape)}; damaged?"
+                    f"{path}: {name} of layer {index} has shape {list(new.squeeze(1).shape)}; "
+                    "damaged?"
                 )
-            setattr(layer, name, new.to(device, copy=True))  # views of the file are not aligned
-    rows.table.size = min(len(layer.k) for layer in cache.layers)
+            layer.replace(**{name: new.to(device, copy=True)})  # views of a file are not aligned
+    rows.table.reset(about["pages"], min(len(layer.pools["k"]) for layer in cache.layers))
     highest = max((page for row in rows.table.rows for page in row), default=NO_PAGE)
     if highest >= rows.table.size:
         raise ValueError(f"{path}: names page {highest} of {rows.table.size}; damaged?")
@@ -124,6 +124,6 @@ def _digest(calibration: Calibration | None) -> str | None:
     if calibration is None:
         return None
     found = sha256()
-    for tensor in (calibration.k_basis, calibration.v_basis, calibration.k_weights):
+    for tensor in (calibration.k_basis, calibration.v_basis, calibration.ranks["k_weights"]):
         found.update(tensor.contiguous().numpy().tobytes())
     return found.hexdigest()

@@ -1,0 +1,82 @@
+"""A cache as one model has it: the config with a shape, a type, a device and calibrated tensors."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gossamer.kv.calibration import Calibration
+from gossamer.kv.config import KVConfig
+from gossamer.kv.layouts import PLAIN, Dense, Side
+from gossamer.kv.rule import CacheRule
+from gossamer.kv.shape import KVShape
+from gossamer.masks import Mask
+
+
+@dataclass(frozen=True, eq=False)
+class CacheSpec:
+    """What a cache is made of: its config in the type, on the device and for the shape of a model.
+
+    k_basis: [layers, kv_heads, D, D] in which K is stored; k_weights: [layers, kv_heads, D] that
+    its policy ranks by, float32; None for none. prompt_mask: see CacheRule.
+    """
+
+    config: KVConfig
+    shape: KVShape
+    dtype: torch.dtype
+    device: torch.device
+    k_basis: Tensor | None = None
+    k_weights: Tensor | None = None
+    prompt_mask: Mask | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: KVConfig,
+        shape: KVShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        calibration: Calibration | None = None,
+        prompt_mask: Mask | None = None,
+    ) -> "CacheSpec":
+        """With what the config takes from the calibration, on the device."""
+        basis = weights = None
+        if calibration is not None:
+            basis = calibration.k_basis if config.k.basis == "pca" else None
+            weights = calibration.rank_weights(config.k)
+        return cls(
+            *(config, shape, dtype, device),
+            None if basis is None else basis.to(device, dtype),
+            None if weights is None else weights.to(device, torch.float32),
+            prompt_mask,
+        )
+
+    def part(self, layers: slice = slice(None), heads: slice = slice(None)) -> "CacheSpec":
+        """The same for some of the layers and KV heads."""
+        shape = self.shape
+        count = len(range(shape.kv_heads)[heads])
+        queries = shape.query_heads // shape.kv_heads * count
+        size = KVShape(len(range(shape.layers)[layers]), queries, count, shape.head_dim)
+        basis, weights = (
+            None if x is None else x[layers, heads] for x in (self.k_basis, self.k_weights)
+        )
+        return replace(self, shape=size, k_basis=basis, k_weights=weights)
+
+    @cached_property
+    def rule(self) -> CacheRule:
+        return CacheRule.of(self.config, self.dtype, self.prompt_mask)
+
+    @property
+    def dense(self) -> Side:
+        """How dense pages hold K and V."""
+        return Side(Dense(PLAIN[self.dtype]))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of a stored page, all layers together."""
+        return self.config.block_bytes(self.shape)
+
+    @property
+    def dense_bytes(self) -> int:
+        return KVConfig(self.dense, self.dense).block_bytes(self.shape)

@@ -1,0 +1,190 @@
+"""What a query sees of a cache depends on positions alone: the rule, and the rule as a mask.
+
+Everything is in blocks of 32 tokens. A query sees its own block, the window of blocks before it and
+the first blocks (the sink) dense, all others as they are stored; in prefill and in decode, however
+sequences are batched, chunked or cached.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gossamer.kv.config import KVConfig
+from gossamer.kv.layouts import PLAIN, Dense
+from gossamer.masks import Causal, Mask, Queries, Sliding
+from gossamer.masks.base import EMPTY, FULL, MIXED, Device
+from gossamer.ops.kv_block import BLOCK_TOKENS
+
+
+@dataclass(frozen=True)
+class CacheRule:
+    """What is dense, in blocks; `plain` when everything is, in the model's own type.
+
+    whole_prompts: prompts attend densely in one piece and are compressed afterwards. prompt_mask:
+    what tokens of a prompt see of the past; the tokens after it see all of it.
+    """
+
+    window: int
+    sink: int
+    plain: bool
+    whole_prompts: bool = False
+    prompt_mask: Mask | None = None
+
+    @classmethod
+    def of(
+        cls, config: KVConfig, dtype: torch.dtype, prompt_mask: Mask | None = None
+    ) -> "CacheRule":
+        """In blocks what the config says in tokens; dtype: of the model."""
+        layout = Dense(PLAIN[dtype])
+        return cls(
+            window=config.window // BLOCK_TOKENS,
+            sink=config.sink // BLOCK_TOKENS,
+            plain=config.k.layout == config.v.layout == layout,
+            whole_prompts=config.prefill == "dense",
+            prompt_mask=prompt_mask,
+        )
+
+    def compressed_before(self, position: int) -> int:
+        """Blocks below this one are seen compressed by the query at `position` (but for sinks)."""
+        return 0 if self.plain else max(0, position // BLOCK_TOKENS - self.window)
+
+    @property
+    def dense_pages(self) -> int:
+        """The most dense pages that a sequence has between steps."""
+        return 0 if self.plain else self.window + 1 + self.sink
+
+    @property
+    def most_dense_pages(self) -> int:
+        """And in a step: the first tokens of a chunk see the window that its end pushes out."""
+        return 0 if self.plain else self.dense_pages + self.window
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a block is the same in a prompt and after it, so that others may use it."""
+        return not self.whole_prompts and self.prompt_mask is None
+
+    def chunk(self, start: int, end: int, prompt: int = 0) -> "ChunkMask":
+        """For the tokens start to end - 1 of a sequence; prompt: tokens of its prompt."""
+        within: Mask = Causal()
+        if self.prompt_mask is not None:
+            seen = self.prompt_mask
+            if end > prompt:  # also tokens that were sampled, and are computed again
+                seen = seen | Queries([range(prompt, end)])
+            within = within & seen
+        return ChunkMask(self, start, end, within)
+
+
+@dataclass(frozen=True)
+class ChunkMask(Mask):
+    """Which keys the queries at positions start to end - 1 see.
+
+    Keys come in three parts: `far` as stored, then the first `sinks` and all from `edge` on, dense.
+    A block can be among the far and among the near ones: each query sees it once. within: a mask
+    of positions, of which key parts are pieces.
+    """
+
+    rule: CacheRule
+    start: int
+    end: int
+    within: Mask = Causal()  # noqa: RUF009  frozen
+
+    @cached_property
+    def edge(self) -> int:
+        """The first position after the sinks that some query sees dense."""
+        return self.rule.compressed_before(self.start) * BLOCK_TOKENS
+
+    @cached_property
+    def sinks(self) -> int:
+        return min(self.rule.sink * BLOCK_TOKENS, self.edge)
+
+    @cached_property
+    def far(self) -> range:
+        """Positions of the keys that some query sees as stored."""
+        stored = self.rule.compressed_before(self.end - 1) * BLOCK_TOKENS
+        return range(min(self.rule.sink * BLOCK_TOKENS, stored), stored)
+
+    @property
+    def past(self) -> tuple[range, range]:
+        """Positions of the near keys from before the chunk: sinks, and the window."""
+        return range(self.sinks), range(self.edge, self.start)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return self.end - self.start, len(self.far) + self.sinks + self.end - self.edge
+
+    @property
+    def heads(self) -> int | None:
+        return self.within.heads
+
+    def at(self, b: int, h: int) -> Mask:
+        return replace(self, within=self.within.at(b, h))
+
+    @property
+    def family(self) -> tuple[CacheRule, type[Mask]]:
+        """Chunks of similar lengths have similar tiles, wherever they start."""
+        return self.rule, type(self.within)
+
+    def sliding(self, tokens: int) -> Mask:
+        """The mask of a layer that sees only the last `tokens`, 0 for all; as simple as it is."""
+        mask = self
+        if tokens and self.end > tokens:
+            slide = Sliding.causal(tokens - 1)
+            within = slide if mask.within == Causal() else mask.within & slide
+            mask = replace(mask, within=within)
+        plain = not len(mask.far) and mask.edge == 0
+        return Causal(mask.start) if plain and mask.within == Causal() else mask
+
+    def predicate(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        query, key = q + self.start, self._position(k)
+        far = k < len(self.far)
+        if self.rule.plain:
+            return self.within.predicate(b, h, query, key)
+        first, block = query // BLOCK_TOKENS - self.rule.window, key // BLOCK_TOKENS
+        near = (block >= first) | (block < self.rule.sink)
+        return torch.where(far, block < first, near) & self.within.predicate(b, h, query, key)
+
+    def _position(self, k: Tensor) -> Tensor:
+        near = k - len(self.far)
+        dense = torch.where(near < self.sinks, near, near - self.sinks + self.edge)
+        return torch.where(near < 0, k + self.far.start, dense)
+
+    def _part(self, k: Tensor) -> Tensor:
+        """0, 1, 2: far, sinks, window."""
+        near = k - len(self.far)
+        return (near >= 0).int() + (near >= self.sinks).int()
+
+    def classify(
+        self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor, b: Tensor, h: Tensor
+    ) -> Tensor:
+        part = self._part(k0)
+        low, high = self._position(k0), self._position(k1 - 1)
+        box = (q0 + self.start, q1 + self.start, low, high + 1, b, h)
+        kinds = self.within.classify(*box)
+        if not self.rule.plain:
+            first, last = low // BLOCK_TOKENS, high // BLOCK_TOKENS
+            # The block in which the window of the first and of the last query begins.
+            least = box[0] // BLOCK_TOKENS - self.rule.window
+            most = (box[1] - 1) // BLOCK_TOKENS - self.rule.window
+            far = part == 0
+            full = torch.where(far, last < least, (first >= most) | (last < self.rule.sink))
+            empty = torch.where(far, first >= most, (last < least) & (first >= self.rule.sink))
+            mine = torch.where(full, FULL, torch.where(empty, EMPTY, MIXED)).to(torch.int8)
+            kinds = torch.minimum(kinds, mine)
+        return torch.where(part == self._part(k1 - 1), kinds, MIXED).to(torch.int8)
+
+    def signature(self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor) -> tuple[Tensor, ...]:
+        part, query, key = self._part(k0), q0 + self.start, self._position(k0)
+        whole = part == self._part(k1 - 1)
+        inside = self.within.signature(query, q1 + self.start, key, self._position(k1 - 1) + 1)
+        return (
+            torch.where(whole, part, 3),
+            torch.where(whole, query - key, k0),
+            torch.where(whole, query % BLOCK_TOKENS, q0),
+            torch.where(whole, key.clamp(max=self.rule.sink * BLOCK_TOKENS), 0),
+            *(torch.where(whole, column, 0) for column in inside),
+        )
+
+    def to(self, device: Device) -> "ChunkMask":
+        return replace(self, within=self.within.to(device))
