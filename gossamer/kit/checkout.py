@@ -10,7 +10,12 @@ from types import ModuleType
 import gossamer
 
 # What every checkout has; an installed package has none of it beside itself.
-MARKS = ("CMakeLists.txt", "csrc/bindings.cpp", "gossamer/ops/__init__.py", "benchmarks/all.py")
+MARKS = (
+    "CMakeLists.txt",
+    "csrc/bindings.cpp",
+    "gossamer/ops/__init__.py",
+    "benchmarks/suites/all.py",
+)
 
 
 def check_checkout(root: Path) -> Path:

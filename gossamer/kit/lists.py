@@ -59,10 +59,10 @@ def python_exports(text: str, name: str) -> str:
 
 
 def suites(text: str, name: str) -> str:
-    """benchmarks/all.py: the import, and the suite."""
+    """benchmarks/suites/all.py: the import, and the suite."""
     text = within(
         text,
-        "from benchmarks import (\n",
+        "from benchmarks.suites import (\n",
         ")\n",
         lambda names: insert(names, f"    {name},\n", name, r"^    (\w+),\n", what="benchmarks"),
         what="list of benchmarks",

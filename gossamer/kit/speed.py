@@ -5,15 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.bench.peers import Peers
+from gossamer.bench.peers import Peers, defaults
 from gossamer.bench.record import Record, read_records
-from gossamer.ops import BACKENDS
-from gossamer.ops.backends import PREFERENCE
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a suite: ours (the backend that users get) beside eager or the fastest peer."""
+    """One point of a suite: ours (the backend that users get) and eager or the fastest peer."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -37,20 +35,12 @@ def points_of(records: Sequence[Record]) -> list[Point]:
 
     Ours is the default backend: the first measured one in the order in which calls choose. The peer
     is "eager" of the same point; where a suite has none, the fastest peer of the point or, as for
-    compressed caches beside a dense one, of its shape and dtype.
+    compressed caches with a dense one, of its shape and dtype.
     """
-    order = PREFERENCE["cuda" if any(r.backend == "cuda" for r in records) else "cpu"]
-    if all(r.backend not in ("cpu", "cuda") for r in records):
-        order = PREFERENCE["cuda"]  # a Triton kernel alone
     eager = {r.point: r for r in records if r.backend == "eager"}
     fastest = Peers(records)
-    ours: dict[tuple[object, ...], Record] = {}
-    for r in records:
-        if r.backend in BACKENDS:
-            known = ours.get(r.point, r)
-            ours[r.point] = min(known, r, key=lambda x: order.index(x.backend))
     found = []
-    for r in ours.values():
+    for r in defaults(records):
         peer = eager.get(r.point) or fastest(r)
         if peer is not None:
             times = (r.backend, peer.backend, r.median_ms, peer.median_ms)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import decode_report
-from benchmarks.decode_attention import _as_case
-from benchmarks.decode_report import CPU_TABLES, GPU_TABLES
-from benchmarks.decode_shapes import cpu_cases, cuda_cases
-from benchmarks.plot_decode import draw
-from benchmarks.report import updated
+from benchmarks.reports import decode as decode_report
+from benchmarks.reports.decode import CPU_TABLES, GPU_TABLES
+from benchmarks.reports.decode_figure import draw
+from benchmarks.reports.pages import updated
+from benchmarks.suites.decode_attention import _as_case
+from benchmarks.suites.decode_cases import cpu_cases, cuda_cases
 from gossamer.bench import Measurement, Record, Timing, write_records
 
 

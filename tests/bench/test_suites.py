@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.all import SUITES
-from benchmarks.report import PAGES, loss_table, updated
+from benchmarks.reports.pages import PAGES, loss_table, updated
+from benchmarks.suites.all import SUITES
 from gossamer.bench import read_records
 from gossamer.bench.suite import main
 from gossamer.ops import BACKENDS, OPS

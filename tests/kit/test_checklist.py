@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.all import SUITES
+from benchmarks.suites.all import SUITES
 from gossamer.bench.target import Target
 from gossamer.cli import check_op
 from gossamer.cli.main import app

@@ -66,7 +66,7 @@ def test_the_c_plus_plus_sources_are_formatted(made):
 
 
 def test_every_list_has_it_once(made):
-    for path in ("gossamer/ops/__init__.py", "benchmarks/all.py", "csrc/bindings.cpp"):
+    for path in ("gossamer/ops/__init__.py", "benchmarks/suites/all.py", "csrc/bindings.cpp"):
         assert len(re.findall(rf"\b{NAME}\b", (made / path).read_text())) >= 2
     sources = re.findall(rf"csrc/\w+/{NAME}\S*cpp", (made / "CMakeLists.txt").read_text())
     assert sources == [f"csrc/elementwise/{NAME}.cpp", f"csrc/elementwise/{NAME}.kernel.cpp"]
@@ -85,7 +85,7 @@ def test_every_list_has_it_once(made):
         (["sum"], "'sum' is a word of Python"),
         (["double"], "'double' is a word of C++"),
         (["elementwise"], "'elementwise' is used by the kernels of all ops"),
-        (["silu_mul"], "there is an op 'silu_mul' (benchmarks/silu_mul.py, "),
+        (["silu_mul"], "there is an op 'silu_mul' (benchmarks/suites/silu_mul.py, "),
         (["kv_append"], "there is an op 'kv_append'"),
         (["checks"], "there is an op 'checks' (gossamer/ops/checks.py)"),
         (["good", "--family", "../x"], "the family is '../x'; must be"),
@@ -109,7 +109,7 @@ def test_a_folder_that_is_no_checkout(tmp_path):
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
-        ("benchmarks/all.py", "SUITES = [\n", "found no list of benchmarks"),
+        ("benchmarks/suites/all.py", "SUITES = [\n", "found no list of benchmarks"),
         ("CMakeLists.txt", "project(other)\n", "found no gossamer_library(_C"),
         ("csrc/bindings.cpp", "// empty\n", "found no #include lines"),
         ("README.md", "# Gossamer\n", "found no table below '## Operators'"),
