@@ -1,4 +1,4 @@
-"""What KV caches cost: perplexity and retrieval with the engine, other methods beside it.
+"""What KV caches cost: perplexity and retrieval with the engine, and with other methods.
 
 SmolLM2-135M-Instruct, 16,384 tokens of WikiText-2 in windows of 2,048, and 100 lookups. `make
 quality` runs it: two hours on two cores, minutes on a GPU. Scores are kept as they come, so that it

@@ -19,8 +19,7 @@ import typer
 from torch import Tensor
 
 from benchmarks.peers.engine import peer_model
-from gossamer.bench import Measurement, Record, WrongResultError
-from gossamer.bench.ceiling import copy_bandwidth
+from gossamer.bench import Measurement, Record, WrongResultError, copy_bandwidth
 from gossamer.bench.record import device_folder, write_records
 from gossamer.bench.suite import RESULTS
 from gossamer.cli.engine_records import timing

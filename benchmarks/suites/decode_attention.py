@@ -11,8 +11,7 @@ from benchmarks.peers.decode import peers, token_slots
 from benchmarks.suites.calls import captured, first_result
 from benchmarks.suites.decode_cache import Args, DecodeCase
 from benchmarks.suites.decode_cases import cpu_cases, cuda_cases, small
-from gossamer.bench.suite import Case, Suite, main
-from gossamer.bench.target import Target
+from gossamer.bench.suite import Case, Suite, Target, main
 from gossamer.ops import kv_unpack
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 

@@ -1,6 +1,6 @@
 """kv_page_swap against plain torch: pages by index, and one copy for each page.
 
-On a GPU, between its memory and pinned memory of the host; GB/s are those of the bus, one way.
+On a GPU, between its memory and pinned memory of the host; GB/s are the bus's in one direction.
 """
 
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ def _by_default(call: Call) -> Call:
     return partial(call, backend=None)
 
 
-def _case(way: str, pages: int, dtypes: tuple[torch.dtype, ...]) -> Case:
+def _case(direction: str, pages: int, dtypes: tuple[torch.dtype, ...]) -> Case:
     def make_args(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         ours, other = (torch.randn(2 * pages, *PAGE, device=device).to(dtype) for _ in range(2))
         if device == "cuda":
             other = other.cpu().pin_memory()
-        pools = (ours, other) if way == "out" else (other, ours)
+        pools = (ours, other) if direction == "out" else (other, ours)
         return *pools, torch.randperm(2 * pages)[:pages], torch.randperm(2 * pages)[:pages]
 
     return Case(
@@ -46,7 +46,7 @@ def _case(way: str, pages: int, dtypes: tuple[torch.dtype, ...]) -> Case:
         peers={"eager": _eager, "copies": _page_by_page},
         bytes=lambda pool, *_: pages * pool[0].numel() * pool.element_size(),
         flops=0,
-        variant=way,
+        variant=direction,
         wrap=_by_default,
         dtypes=dtypes,
     )
@@ -55,8 +55,8 @@ def _case(way: str, pages: int, dtypes: tuple[torch.dtype, ...]) -> Case:
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     dtypes = FLOAT_DTYPES if quick else (torch.float16,)
     for pages in (4,) if quick else (16,) if device == "cpu" else (1, 16, 256):
-        for way in ("out", "in"):
-            yield _case(way, pages, dtypes)
+        for direction in ("out", "in"):
+            yield _case(direction, pages, dtypes)
 
 
 SUITE = Suite("kv_page_swap", _cases, exact=True)

@@ -1,4 +1,4 @@
-"""linear_act against eager PyTorch, and beside cuBLAS's GEMM alone (no bias, no activation).
+"""linear_act against eager PyTorch, and next to cuBLAS's GEMM alone (no bias, no activation).
 
 The facts of large squares are of both by turns. `of_product` says how many times as fast as the
 GEMM linear_act is in turns of 0.2 s, each at the clock its power allows (the median of the

@@ -26,8 +26,8 @@ class Point:
         return self.peer_ms / self.ours_ms
 
     def __str__(self) -> str:
-        words = "x".join(map(str, self.shape)), self.dtype, self.variant
-        return " ".join(word for word in words if word)
+        parts = "x".join(map(str, self.shape)), self.dtype, self.variant
+        return " ".join(part for part in parts if part)
 
 
 def points_of(records: Sequence[Record]) -> list[Point]:
@@ -70,14 +70,14 @@ def worst(points: Sequence[Point]) -> Point:
 
 
 def peer_names(points: Iterable[Point]) -> str:
-    """What the op was compared with, in words."""
+    """What the op was compared with."""
     return " or ".join(sorted({p.peer for p in points}))
 
 
 def summary(points: Sequence[Point]) -> str:
     """One line: mean, worst, what with."""
     if not points:
-        return "measured, but not as one speed beside a peer"
+        return "measured, but not as one speed over a peer"
     least = worst(points)
     mean = mean_speedup(points)
     count = f"{len(points)} points" if len(points) > 1 else "one point"

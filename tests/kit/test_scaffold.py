@@ -70,7 +70,7 @@ def test_every_list_has_it_once(made):
         assert len(re.findall(rf"\b{NAME}\b", (made / path).read_text())) >= 2
     sources = re.findall(rf"csrc/\w+/{NAME}\S*cpp", (made / "CMakeLists.txt").read_text())
     assert sources == [f"csrc/elementwise/{NAME}.cpp", f"csrc/elementwise/{NAME}.kernel.cpp"]
-    assert f"| `{NAME}(x, y, scale=1.0)` |" in (made / "README.md").read_text()
+    assert f"| [`{NAME}`]({NAME}.md) |" in (made / "docs/ops/README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_folder_that_is_no_checkout(tmp_path):
         ("benchmarks/suites/all.py", "SUITES = [\n", "found no list of benchmarks"),
         ("CMakeLists.txt", "project(other)\n", "found no gossamer_library(_C"),
         ("csrc/bindings.cpp", "// empty\n", "found no #include lines"),
-        ("README.md", "# Gossamer\n", "found no table below '## Operators'"),
+        ("docs/ops/README.md", "# Operators\n", "found no rows of operators"),
     ],
 )
 def test_a_list_that_is_not_found(tmp_path, path, text, message):
@@ -127,7 +127,7 @@ def test_a_list_that_is_not_found(tmp_path, path, text, message):
 
 def test_a_disk_that_fails_half_way(fresh, monkeypatch):
     before = snapshot(fresh)
-    planned = scaffold.plan(NAME, "newfamily", fresh)
+    planned = scaffold.new_op(NAME, "newfamily", fresh)
     write, count = Path.write_text, iter(range(100))
 
     def fails(path, text):
