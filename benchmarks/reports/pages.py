@@ -53,7 +53,7 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {
         "headline": partial(own, ops.headline_table, files="fused_*"),
         "fused": partial(own, ops.fused_table, files="*rmsnorm"),
-        "products": partial(own, ops.gemm_table, files="linear_*"),
+        "gemms": partial(own, ops.gemm_table, files="linear_*"),
         "losses": partial(own, ops.loss_table),
         "kv": partial(own, ops.kv_table, files="kv_*"),
         "quality": quality.quality_table,
