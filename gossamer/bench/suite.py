@@ -86,7 +86,7 @@ class Suite:
     exact: compare with the reference on the same arguments, not in float64. oracle: what to
     compare with instead of the reference. tolerance: see `measure`. target: what `gossamer
     check-op` asks for, where that is not 1.2x. best: the device on which the op gains most over
-    its peers, where `check-op` looks if it is not told; a GPU's products of many rows, say, are
+    its peers, where `check-op` looks if it is not told; GEMMs of many rows on a GPU, say, are
     cuBLAS's own, and there is little to gain.
     """
 
