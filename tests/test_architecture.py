@@ -59,7 +59,7 @@ def test_every_op_has_its_four_files():
     """Same noun, same place: op, kernel, test and benchmark are found by the op's name."""
     root = Path(__file__).parent.parent
     for name in gossamer.ops.OPS:
-        for place in (f"tests/ops/test_{name}.py", f"benchmarks/{name}.py"):
+        for place in (f"tests/ops/test_{name}.py", f"benchmarks/suites/{name}.py"):
             assert (root / place).is_file()
         assert (PACKAGE / f"ops/{name}.py").is_file()
         if "triton" in gossamer.ops.OPS[name].backends:

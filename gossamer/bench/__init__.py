@@ -4,10 +4,9 @@
 an oracle; `Record` is one line of a results file.
 """
 
-from gossamer.bench.ceiling import copy_bandwidth
 from gossamer.bench.measure import Measurement, WrongResultError, measure
 from gossamer.bench.record import Record, describe_device, read_records, write_records
-from gossamer.bench.timing import Timing, benchmark_kernel
+from gossamer.bench.timing import Timing, benchmark_kernel, copy_bandwidth
 
 __all__ = [
     "Measurement",

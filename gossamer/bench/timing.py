@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
+COPY_BYTES = {"cuda": 2 << 30, "cpu": 512 << 20}  # far beyond any cache
 CYCLES_PER_MS = 2_000_000  # of a GPU at 2 GHz; no GPU of this decade is much faster
 
 
@@ -19,7 +20,7 @@ class Timing:
     """Milliseconds of one call: median, 10th and 90th percentile over `iterations` calls.
 
     On a GPU these are times of the device alone; `host_ms` is what the host needs to issue a call,
-    which is what counts for small calls outside of a CUDA graph.
+    which is what counts for small calls outside a CUDA graph.
     """
 
     median_ms: float
@@ -133,3 +134,17 @@ def _host_time(call: Callable[[int], Any], iters: int) -> float:
 def l2_bytes(device: torch.device) -> int:
     """Size of the GPU's L2 cache."""
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+@functools.cache
+def copy_bandwidth(device: str) -> float:
+    """GB/s of a large copy by torch, bytes read plus bytes written: the ceiling of a device.
+
+    Measured once per process.
+    """
+    size = COPY_BYTES["cuda" if device.startswith("cuda") else "cpu"]
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.zeros_like(source)
+    iters = 50 if source.is_cuda else 10
+    timing = benchmark_kernel(target.copy_, source, warmup=3, iters=iters)
+    return 2 * size / timing.median_ms / 1e6

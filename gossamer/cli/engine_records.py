@@ -1,7 +1,8 @@
 """Measurements of engines as records: one JSON line each, like those of ops.
 
 The shape is [sequences, context tokens]; model and KV cache are in the variant. No result is
-compared with an oracle here: the errors are 0, and benchmarks.engine checks tokens where it can.
+compared with an oracle here: the errors are 0, and benchmarks.end_to_end.engine checks tokens
+where it can.
 """
 
 from collections.abc import Iterable

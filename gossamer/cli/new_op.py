@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gossamer.cli.options import one_line_errors
-from gossamer.kit.scaffold import plan
+from gossamer.kit import scaffold
 
 
 def new_op(
@@ -23,7 +23,7 @@ def new_op(
     Exit code 2, and nothing written, where the name is bad or a file would be overwritten.
     """
     with one_line_errors():
-        made = plan(name, family, root)
+        made = scaffold.new_op(name, family, root)
         made.apply()
     for path in made.created:
         typer.echo(f"wrote  {path}")

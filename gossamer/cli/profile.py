@@ -31,7 +31,7 @@ def profile(
         wanted = parse(command or [])
         if output.exists() and not output.is_dir():
             raise ValueError(f"--output is {output}, a file; must be a folder")
-    child = [sys.executable, "-m", "gossamer.profiling.run", str(output.absolute())]
+    child = [sys.executable, "-m", "gossamer.profiling.command", str(output.absolute())]
     child += ["all" if all_threads else "main", wanted.kind, wanted.target, *wanted.arguments]
     code = subprocess.run(child, check=False).returncode
     # As a shell has it for a program that a signal ended.

@@ -1,7 +1,7 @@
 """`python -m gossamer.kit.bare OP DEVICE FILE`: one call of an op in a process of its own.
 
 The child of `gossamer check-op`, which sets GOSSAMER_BACKENDS. Reads the arguments from FILE,
-writes the results beside it and prints the backend that was chosen.
+writes the results next to it and prints the backend that was chosen.
 """
 
 import sys

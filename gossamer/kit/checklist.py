@@ -1,19 +1,87 @@
 """The checklist of an op: seven questions, each with a yes or no and the figures behind it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from gossamer.bench.target import USUAL, Target
-from gossamer.kit.facts import Measure, Memory, Parity
-from gossamer.kit.speed import mean_speedup, peer_names, worst
+from gossamer.bench.suite import USUAL, Target
+from gossamer.kit.speed import Point, mean_speedup, peer_names, worst
 
 # Scratch memory that nobody has to justify: workspaces, counters, partial results.
 SMALL_BYTES, SMALL_SHARE = 1 << 20, 0.1
 
 
 @dataclass(frozen=True)
+class Parity:
+    """One backend against the reference in higher precision, on `inputs` calls.
+
+    errors: the largest one by dtype. problem: "" where all is right.
+    """
+
+    backend: str
+    inputs: int
+    errors: Mapping[str, float]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a call takes at its peak beyond arguments and results: ours, and the peer's.
+
+    tensors: of arguments and results. point: where this was measured.
+    """
+
+    ours: int
+    peer: int
+    peer_name: str
+    tensors: int
+    point: str
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A process in which only `backends` may be used; used: the one that ran. problem: or ""."""
+
+    backends: str
+    used: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One call in a profile: its longest kernel, that kernel's share of all time, and how long."""
+
+    kernel: str
+    share: float
+    kernels: int
+    total_ms: float
+
+
+class Measure(Protocol):
+    """Finds the facts about one op on one device."""
+
+    def parities(self) -> Sequence[Parity]:
+        """One of each backend that runs here."""
+
+    def points(self) -> Sequence[Point]:
+        """The speed at every point of the op's suite."""
+
+    def memory(self) -> Memory:
+        """At the largest point of the suite."""
+
+    def fallbacks(self) -> Sequence[Fallback]:
+        """Runs without the faster backends."""
+
+    def profile(self) -> Profiled | None:
+        """None where the op is not in its own profile."""
+
+    def undocumented(self) -> Sequence[str]:
+        """What is not written down."""
+
+
+@dataclass(frozen=True)
 class Answer:
-    """Yes or no, what was measured in words, and the numbers among it by name."""
+    """Yes or no, what was measured, and the numbers among it by name."""
 
     passed: bool
     figures: str
@@ -42,7 +110,7 @@ def _answer(find: Callable[[], Answer]) -> Answer:
 
 
 def _right(measure: Measure) -> Answer:
-    """Every backend that runs here, and at least one beside the reference."""
+    """Every backend that runs here, and at least one besides the reference."""
     found = measure.parities()
     if all(p.backend == "reference" for p in found):
         return Answer(False, "no backend but the reference runs here")
@@ -86,7 +154,7 @@ def _across_sizes(measure: Measure, target: Target) -> Answer:
 
 
 def _memory(memory: Memory) -> Answer:
-    """No more than the peer takes, or little beside the tensors themselves."""
+    """No more than the peer takes, or little next to the tensors themselves."""
     allowed = max(memory.peer, SMALL_BYTES, int(SMALL_SHARE * memory.tensors))
     told = (
         f"{_mb(memory.ours)} beyond arguments and results ({_mb(memory.tensors)}), "
@@ -117,4 +185,4 @@ def _profiled(measure: Measure) -> Answer:
 
 def _documented(measure: Measure) -> Answer:
     missing = measure.undocumented()
-    return Answer(not missing, "; ".join(missing) or "docstring, page, README")
+    return Answer(not missing, "; ".join(missing) or "docstring and page")

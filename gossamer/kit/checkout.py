@@ -9,8 +9,13 @@ from types import ModuleType
 
 import gossamer
 
-# What every checkout has; an installed package has none of it beside itself.
-MARKS = ("CMakeLists.txt", "csrc/bindings.cpp", "gossamer/ops/__init__.py", "benchmarks/all.py")
+# What every checkout has; an installed package has none of it next to itself.
+MARKS = (
+    "CMakeLists.txt",
+    "csrc/bindings.cpp",
+    "gossamer/ops/__init__.py",
+    "benchmarks/suites/all.py",
+)
 
 
 def check_checkout(root: Path) -> Path:
@@ -30,7 +35,7 @@ def this_checkout() -> Path:
 
 
 def load(module: str) -> ModuleType | None:
-    """A module `benchmarks.x` or `tests.ops.test_x` of this checkout; None where there is none."""
+    """A module of this checkout's benchmarks or tests; None where there is none."""
     root = this_checkout()
     if not root.joinpath(*module.split(".")).with_suffix(".py").is_file():
         return None

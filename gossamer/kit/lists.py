@@ -12,8 +12,8 @@ Edit = Callable[[str], str]
 
 def order(text: str) -> list[tuple[str, int]]:
     """A key for sorting as ruff sorts imports: numbers by value."""
-    words = re.split(r"(\d+)", text)  # text and digits in turn
-    return [("", int(word)) if i % 2 else (word, 0) for i, word in enumerate(words)]
+    parts = re.split(r"(\d+)", text)  # text and digits in turn
+    return [("", int(part)) if i % 2 else (part, 0) for i, part in enumerate(parts)]
 
 
 def insert(text: str, new: str, key: str, pattern: str, *, what: str) -> str:
@@ -59,10 +59,10 @@ def python_exports(text: str, name: str) -> str:
 
 
 def suites(text: str, name: str) -> str:
-    """benchmarks/all.py: the import, and the suite."""
+    """benchmarks/suites/all.py: the import, and the suite."""
     text = within(
         text,
-        "from benchmarks import (\n",
+        "from benchmarks.suites import (\n",
         ")\n",
         lambda names: insert(names, f"    {name},\n", name, r"^    (\w+),\n", what="benchmarks"),
         what="list of benchmarks",
@@ -132,11 +132,3 @@ def cmake(text: str, name: str, family: str) -> str:
             what=start.strip(),
         )
     return text
-
-
-def table_row(text: str, heading: str, row: str) -> str:
-    """The last row of the first table below a Markdown heading."""
-    found = re.search(rf"^{re.escape(heading)}\n(?:(?!^#).*\n)*?(?:^\|.*\n)+", text, re.MULTILINE)
-    if found is None:
-        raise ValueError(f"found no table below {heading!r}")
-    return text[: found.end()] + row + text[found.end() :]

@@ -16,10 +16,10 @@ from torch import Tensor
 from gossamer.bench.measure import WrongResultError, argument_bytes, check_results
 from gossamer.bench.record import device_folder, read_records
 from gossamer.bench.suite import Case, PeerUnavailableError, Suite
+from gossamer.kit.checklist import Fallback, Memory, Parity, Profiled
 from gossamer.kit.checkout import load, this_checkout
-from gossamer.kit.documents import undocumented
-from gossamer.kit.facts import Fallback, Memory, Parity, Profiled
 from gossamer.kit.memory import peak_beyond
+from gossamer.kit.pages import undocumented
 from gossamer.kit.speed import Point, points_of, recorded
 from gossamer.ops import OPS, BackendUnavailableError
 from gossamer.ops.checks import FLOAT_DTYPES, dtype_name
@@ -27,11 +27,11 @@ from gossamer.profiling import Recorder
 
 
 def suite_of(name: str) -> Suite:
-    """`SUITE` of benchmarks/<name>.py. ValueError where this is no checkout, or has none."""
-    module = load(f"benchmarks.{name}")
+    """`SUITE` of benchmarks/suites/<name>.py. ValueError where this is no checkout, or has none."""
+    module = load(f"benchmarks.suites.{name}")
     suite = getattr(module, "SUITE", None)
     if not isinstance(suite, Suite):
-        raise ValueError(f"benchmarks/{name}.py has no SUITE; must have one to be checked")
+        raise ValueError(f"benchmarks/suites/{name}.py has no SUITE; must have one to be checked")
     return suite
 
 
@@ -100,7 +100,7 @@ class Running:
         return self.suite.call(case.wrap(partial(self.op, backend=backend)), *args)
 
     def _examples(self, backend: str) -> int:
-        """The op's own examples, beside the reference, as in `gossamer doctor`.
+        """The op's own examples against the reference, as in `gossamer doctor`.
 
         A suite of an op that writes in place has inputs that repeated calls leave as they are.
         """
@@ -222,7 +222,7 @@ class Running:
         return Profiled(first.name, first.share, len(kernels), sum(k.total_ms for k in kernels))
 
     def undocumented(self) -> Sequence[str]:
-        """Docstring, page, README."""
+        """Docstring and page."""
         return undocumented(self.op.name, this_checkout())
 
 

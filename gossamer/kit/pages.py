@@ -6,7 +6,8 @@ committed results say (speed), so it is never written by hand; a test compares.
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,14 @@ One page per op, made from its docstring and from the committed results by
 | op | meaning | backends |
 | --- | --- | --- |
 """
+
+
+# What a docstring tells besides its arguments, and how one sees that it does.
+TOLD = {
+    "shapes": r"\[|shape",
+    "dtypes": r"float|dtype|int8|floating",
+    "errors (Raises)": r"\bRaises\b",
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ class Page:
 
     def _speed(self) -> str:
         lines = [f"- {line}" for line in self.speeds or ("not measured yet",)]
-        sources = (f"benchmarks/{self.name}.py", f"tests/ops/test_{self.name}.py")
+        sources = (f"benchmarks/suites/{self.name}.py", f"tests/ops/test_{self.name}.py")
         lines.append("- benchmark and tests: " + ", ".join(map(_link, sources)))
         return "\n".join(lines)
 
@@ -174,6 +183,40 @@ def stale(root: Path) -> list[Path]:
     there = {p.relative_to(root) for p in (root / FOLDER).glob("*.md")}
     differ = [p for p in wanted if p not in there or (root / p).read_text() != wanted[p]]
     return sorted([*differ, *(there - set(wanted))])
+
+
+def undocumented(name: str, root: Path) -> list[str]:
+    """What is missing; [] where nothing is."""
+    page = page_of(name, root)
+    missing = docstring_gaps(page.docstring, arguments(page.signature), bool(OPS[name].mutates))
+    path = root / FOLDER / f"{name}.md"
+    if not path.is_file():
+        missing.append(f"no {FOLDER}/{name}.md")
+    elif path.read_text() != page.render():
+        missing.append(f"{FOLDER}/{name}.md is stale: python -m gossamer.kit.pages --write")
+    return missing
+
+
+def docstring_gaps(docstring: str, names: Sequence[str], mutates: bool = False) -> list[str]:
+    """What a docstring does not tell about a function with these arguments."""
+    if not docstring:
+        return ["no docstring"]
+    silent = [name for name in names if not re.search(rf"\b{name}\b", docstring)]
+    gaps = [f"docstring without {', '.join(silent)}"] if silent else []
+    told = dict(TOLD)
+    if not mutates:
+        told["the result"] = r"\bReturns\b|^Rows\b|\bresults?\b"
+    return gaps + [
+        f"docstring without {what}"
+        for what, pattern in told.items()
+        if not re.search(pattern, docstring)
+    ]
+
+
+def arguments(signature: str) -> list[str]:
+    """The names in a signature that is written out, but for `backend`."""
+    inside = signature.partition("(")[2].rpartition(") ->")[0]
+    return [name for name in re.findall(r"(\w+):", inside) if name != "backend"]
 
 
 def main(

@@ -1,5 +1,8 @@
 """A new op from templates: its files, and its lines in the lists. All of it, or nothing."""
 
+import builtins
+import keyword
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -8,14 +11,61 @@ from string import Template
 
 from gossamer.kit import lists
 from gossamer.kit.checkout import check_checkout
-from gossamer.kit.names import camel, check_family, check_op_name
 from gossamer.kit.pages import FOLDER, INDEX, Page, signature_and_docstring
 
 SCHEMA = "(Tensor x, Tensor y, float scale=1.0) -> Tensor"
+LONGEST = 32  # lines with the name twice still fit into 100 columns
+
+# Those that are no words of Python.
+_CPP = """
+alignas alignof and_eq asm auto bitand bitor case catch char char8_t char16_t char32_t compl concept
+const consteval constexpr constinit const_cast co_await co_return co_yield decltype default delete
+do double dynamic_cast enum explicit export extern friend goto inline long mutable namespace new
+noexcept not_eq nullptr operator or_eq private protected public register reinterpret_cast requires
+short signed sizeof static static_assert static_cast struct switch template this thread_local throw
+typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq
+"""
+# What the kernels of every op have in scope, and what torch keeps for itself.
+_TAKEN = """
+avx2 avx512 cpu cpu_isa cuda elementwise generic gossamer isa load load_partial main math name splat
+store store_partial torch triton
+"""
+
+
+def check_op_name(name: str) -> str:
+    """The name itself. ValueError for what is not lower case, or means something already."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or "__" in name or name.endswith("_"):
+        raise ValueError(
+            f"the name is {name!r}; must be lower case letters, digits and single underscores, "
+            "a letter first"
+        )
+    if len(name) > LONGEST:
+        raise ValueError(f"the name has {len(name)} letters; must have at most {LONGEST}")
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name) or hasattr(builtins, name):
+        raise ValueError(f"{name!r} is a word of Python; must be another name")
+    if name in _CPP.split():
+        raise ValueError(f"{name!r} is a word of C++; must be another name")
+    if name in _TAKEN.split():
+        raise ValueError(f"{name!r} is used by the kernels of all ops; must be another name")
+    return name
+
+
+def check_family(family: str) -> str:
+    """A folder of csrc, there or not yet. ValueError for what is not a plain name."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", family) or len(family) > LONGEST:
+        raise ValueError(
+            f"the family is {family!r}; must be lower case letters, digits and underscores"
+        )
+    return family
+
+
+def camel(name: str) -> str:
+    """scaled_add: ScaledAdd."""
+    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
 
 
 @dataclass(frozen=True)
-class Plan:
+class Change:
     """What a new op changes: paths below the root and their whole text."""
 
     root: Path
@@ -48,7 +98,7 @@ def _missing_folders(paths: Iterable[Path]) -> list[Path]:
     return sorted(found, key=lambda p: -len(p.parts))
 
 
-def plan(name: str, family: str = "elementwise", root: Path = Path()) -> Plan:
+def new_op(name: str, family: str = "elementwise", root: Path = Path()) -> Change:
     """The files and edits of a new op.
 
     Raises ValueError for a bad or a known name, a root that is no checkout, a file that is there
@@ -62,7 +112,7 @@ def plan(name: str, family: str = "elementwise", root: Path = Path()) -> Plan:
     if taken or f'"{name}(' in (root / "csrc/bindings.cpp").read_text():
         where = f" ({', '.join(taken)})" if taken else ""
         raise ValueError(f"there is an op {name!r}{where}; must be a new name")
-    return Plan(root, created, _edits(name, family, root, _page(name, family, created)))
+    return Change(root, created, _edits(name, family, root, _page(name, family, created)))
 
 
 def _files(name: str, family: str) -> dict[Path, str]:
@@ -75,7 +125,7 @@ def _files(name: str, family: str) -> dict[Path, str]:
         "op.kernel.h": source / f"{name}.kernel.h",
         "op.kernel.cpp": source / f"{name}.kernel.cpp",
         "test_op.py": Path(f"tests/ops/test_{name}.py"),
-        "benchmark.py": Path(f"benchmarks/{name}.py"),
+        "benchmark.py": Path(f"benchmarks/suites/{name}.py"),
     }
     struct = f"{camel(name)}Work"
     values = {"name": name, "struct": struct, "kernel_declaration": _declaration(name, struct)}
@@ -114,13 +164,11 @@ def _declaration(name: str, struct: str) -> str:
 
 
 def _edits(name: str, family: str, root: Path, page: Page) -> dict[Path, str]:
-    row = f"| `{name}(x, y, scale=1.0)` | `x + scale * y` |\n"
     wanted: dict[str, lists.Edit] = {
         "gossamer/ops/__init__.py": lambda text: lists.python_exports(text, name),
         "csrc/bindings.cpp": lambda text: lists.bindings(text, name, family, SCHEMA),
         "CMakeLists.txt": lambda text: lists.cmake(text, name, family),
-        "benchmarks/all.py": lambda text: lists.suites(text, name),
-        "README.md": lambda text: lists.table_row(text, "## Operators", row),
+        "benchmarks/suites/all.py": lambda text: lists.suites(text, name),
         str(INDEX): lambda text: lists.insert(
             text, page.row, name, r"^\| \[`(\w+)`\].*\n", what="rows of operators"
         ),

@@ -5,15 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.bench.peers import Peers
+from gossamer.bench.peers import Peers, defaults
 from gossamer.bench.record import Record, read_records
-from gossamer.ops import BACKENDS
-from gossamer.ops.backends import PREFERENCE
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a suite: ours (the backend that users get) beside eager or the fastest peer."""
+    """One point of a suite: ours (the backend that users get) and eager or the fastest peer."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -28,8 +26,8 @@ class Point:
         return self.peer_ms / self.ours_ms
 
     def __str__(self) -> str:
-        words = "x".join(map(str, self.shape)), self.dtype, self.variant
-        return " ".join(word for word in words if word)
+        parts = "x".join(map(str, self.shape)), self.dtype, self.variant
+        return " ".join(part for part in parts if part)
 
 
 def points_of(records: Sequence[Record]) -> list[Point]:
@@ -37,20 +35,12 @@ def points_of(records: Sequence[Record]) -> list[Point]:
 
     Ours is the default backend: the first measured one in the order in which calls choose. The peer
     is "eager" of the same point; where a suite has none, the fastest peer of the point or, as for
-    compressed caches beside a dense one, of its shape and dtype.
+    compressed caches with a dense one, of its shape and dtype.
     """
-    order = PREFERENCE["cuda" if any(r.backend == "cuda" for r in records) else "cpu"]
-    if all(r.backend not in ("cpu", "cuda") for r in records):
-        order = PREFERENCE["cuda"]  # a Triton kernel alone
     eager = {r.point: r for r in records if r.backend == "eager"}
     fastest = Peers(records)
-    ours: dict[tuple[object, ...], Record] = {}
-    for r in records:
-        if r.backend in BACKENDS:
-            known = ours.get(r.point, r)
-            ours[r.point] = min(known, r, key=lambda x: order.index(x.backend))
     found = []
-    for r in ours.values():
+    for r in defaults(records):
         peer = eager.get(r.point) or fastest(r)
         if peer is not None:
             times = (r.backend, peer.backend, r.median_ms, peer.median_ms)
@@ -80,14 +70,14 @@ def worst(points: Sequence[Point]) -> Point:
 
 
 def peer_names(points: Iterable[Point]) -> str:
-    """What the op was compared with, in words."""
+    """What the op was compared with."""
     return " or ".join(sorted({p.peer for p in points}))
 
 
 def summary(points: Sequence[Point]) -> str:
     """One line: mean, worst, what with."""
     if not points:
-        return "measured, but not as one speed beside a peer"
+        return "measured, but not as one speed over a peer"
     least = worst(points)
     mean = mean_speedup(points)
     count = f"{len(points)} points" if len(points) > 1 else "one point"

@@ -1,10 +1,21 @@
-"""What `gossamer profile -- COMMAND` may run: Python programs, told from others by their words."""
+"""What `gossamer profile -- COMMAND` may run: Python programs, in a process of their own.
+
+`python -m gossamer.profiling.command FOLDER THREADS KIND TARGET ARGUMENTS...` is that process:
+nothing of the program is imported or changed before it runs, and what it ends with (an exit code,
+an exception) is what the process ends with.
+"""
 
 import re
+import runpy
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
+
+from gossamer.profiling.session import profile
 
 PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 GOSSAMER = "gossamer.cli.main"
@@ -19,11 +30,11 @@ class PythonCommand:
     arguments: tuple[str, ...] = ()
 
 
-def parse(words: Sequence[str]) -> PythonCommand:
-    """What these words would run in a shell. ValueError for what is not Python, or nothing."""
-    if not words:
+def parse(arguments: Sequence[str]) -> PythonCommand:
+    """What these arguments would run in a shell. ValueError for what is not Python, or nothing."""
+    if not arguments:
         raise ValueError("nothing to profile; give a command after --")
-    first, rest = words[0], tuple(words[1:])
+    first, rest = arguments[0], tuple(arguments[1:])
     if PYTHON.fullmatch(Path(first).name):
         return _interpreter(rest)
     if first.endswith(".py"):
@@ -38,11 +49,11 @@ def parse(words: Sequence[str]) -> PythonCommand:
     return PythonCommand("script", found, rest)
 
 
-def _interpreter(words: tuple[str, ...]) -> PythonCommand:
+def _interpreter(arguments: tuple[str, ...]) -> PythonCommand:
     """`python` with `-m MODULE`, `-c CODE` or a script; other options of it are refused."""
-    if not words:
+    if not arguments:
         raise ValueError("python without a program; must have a script, -m MODULE or -c CODE")
-    first, rest = words[0], words[1:]
+    first, rest = arguments[0], arguments[1:]
     kinds = {"-m": "module", "-c": "code"}
     if first in kinds:
         if not rest:
@@ -71,3 +82,28 @@ def _instead() -> str:
     if shutil.which("nsys"):
         return "`nsys profile COMMAND` takes any program"
     return "NVIDIA's nsys (not installed here) takes any program"
+
+
+def run(command: PythonCommand) -> None:
+    """As the interpreter would run it, in the module `__main__`."""
+    sys.argv = [command.target, *command.arguments]
+    if command.kind == "module":
+        # The folder of this module is not on the path with -m, but the current one is.
+        runpy.run_module(command.target, run_name="__main__", alter_sys=True)
+    elif command.kind == "code":
+        sys.argv[0] = "-c"
+        exec(compile(command.target, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.path[0] = str(Path(command.target).resolve().parent)
+        runpy.run_path(command.target, run_name="__main__")
+
+
+def main(folder: str, threads: str, kind: str, target: str, *arguments: str) -> None:
+    """Profile it; SystemExit passes through."""
+    console = Console(stderr=True)  # the program's own output stays as it is
+    with profile(folder, console=console, all_threads=threads == "all"):
+        run(PythonCommand(kind, target, arguments))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -27,7 +27,7 @@ def kernel_times(averages: Iterable[Any]) -> list[KernelTime]:
 
     averages: of torch's `key_averages()`.
     """
-    # A range that a program names is there beside the kernels in it.
+    # A range that a program names is listed in addition to the kernels in it.
     events = [
         e for e in averages if e.key not in NOT_WORK and not getattr(e, "is_user_annotation", False)
     ]

@@ -64,13 +64,13 @@ def profile(
     memory: bool = True,
     all_threads: bool = False,
 ) -> Profile:
-    """Profile what happens inside of `with gossamer.profile("folder") as p:`.
+    """Profile what happens inside `with gossamer.profile("folder") as p:`.
 
     Writes folder/profile_trace.json (Chrome trace) and folder/profile_report.txt (torch's table by
     time, with memory), prints the time by kernel unless show is False (console: where to), and
     leaves it in p.kernels. CPU ops of this thread and all GPU kernels are seen. all_threads: CPU
     ops of all threads, without memory.
-    Raises ValueError where `folder` is a file, RuntimeError inside of another profile.
+    Raises ValueError where `folder` is a file, RuntimeError inside another profile.
     """
     where = (console or Console()) if show else None
     return Profile(folder, show=where, memory=memory, all_threads=all_threads)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import decode_peers
-from benchmarks.decode_attention import captured, oracle
-from benchmarks.decode_cache import Args, DecodeCase, Stored
-from benchmarks.decode_shapes import (
+from benchmarks.peers import decode as decode_peers
+from benchmarks.suites.decode_attention import captured, oracle
+from benchmarks.suites.decode_cache import Args, DecodeCase, Stored
+from benchmarks.suites.decode_cases import (
     NINE_SHAPES,
     SWEEP,
     SWEEP_CONTEXTS,

@@ -1,17 +1,20 @@
 """The committed benchmarks: they run, and every file of results can be read."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.all import SUITES
-from benchmarks.report import PAGES, loss_table, updated
+from benchmarks.reports.ops import loss_table
+from benchmarks.reports.pages import pages, tables, updated
+from benchmarks.suites.all import SUITES
 from gossamer.bench import read_records
 from gossamer.bench.suite import main
 from gossamer.ops import BACKENDS, OPS
 
-RESULTS = Path(__file__).parent.parent.parent / "benchmarks/results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks/results"
 
 
 def test_every_op_has_a_suite():
@@ -39,11 +42,37 @@ def test_committed_results_are_records(path):
     assert {r.op for r in records} == {path.stem.removesuffix("_shapes")}
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_pages_show_the_committed_results(name):
-    page = (RESULTS.parent.parent / name).read_text()
-    assert "<!-- /" in page
+@pytest.mark.parametrize("path", pages(ROOT), ids=lambda p: p.name)
+def test_the_pages_show_the_committed_results(path):
+    page = path.read_text()
     assert updated(page, RESULTS) == page, "run `make report`"
+
+
+def test_every_table_is_on_one_page():
+    text = "".join(path.read_text() for path in pages(ROOT))
+    assert {name: text.count(f"<!-- {name} -->") for name in tables()} == dict.fromkeys(tables(), 1)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (
+            "<!-- kvv -->\n<!-- /kvv -->",
+            "<!-- kvv --> is no table; must be one of chosen, ",
+        ),
+        ("<!-- kv -->\n", "<!-- kv --> is alone; must be a pair <!-- kv --> ... <!-- /kv -->"),
+        ("<!-- /kv -->\n", "<!-- /kv --> is alone; must be a pair"),
+        ("<!-- kv -->\n<!-- fused -->\n<!-- /kv -->", "<!-- kv --> is alone; must be a pair"),
+    ],
+)
+def test_marks_that_are_wrong(page, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        updated(page, RESULTS)
+
+
+def test_other_comments_are_left_alone():
+    page = "<!-- needs: gpu -->\n<!-- two words -->\n"
+    assert updated(page, RESULTS) == page
 
 
 def test_a_loss_of_the_default_backend_is_told():

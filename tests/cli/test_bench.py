@@ -1,4 +1,4 @@
-"""`gossamer bench` and benchmarks.engine: small runs, and what they write."""
+"""`gossamer bench` and benchmarks.end_to_end.engine: small runs, and what they write."""
 
 from dataclasses import replace
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import engine as benchmark
-from benchmarks.engine_plans import PLANS, QUICK
+from benchmarks.end_to_end import engine as benchmark
+from benchmarks.end_to_end.engine import CASES, QUICK
 from gossamer.bench import read_records
 from gossamer.cli.bench_commands import Options
 from gossamer.cli.fill import fill
@@ -152,8 +152,8 @@ def test_filled_pages_are_valid_blocks(words):
 
 @pytest.mark.parametrize("random_weights", [False, True])
 def test_the_engine_and_transformers_agree(words, random_weights):
-    """benchmarks.engine raises if a greedy token differs."""
-    plan = replace(PLANS["cpu"], **QUICK, model=str(words), random_weights=random_weights)
+    """benchmarks.end_to_end.engine raises if a greedy token differs."""
+    plan = replace(CASES["cpu"], **QUICK, model=str(words), random_weights=random_weights)
     options = Options(plan.model, ["dense"], "float32", "cpu", random_weights=random_weights)
     records = benchmark.against_transformers(plan, options)
     assert [r.backend for r in records] == ["gossamer", "transformers"] * 2
@@ -170,6 +170,6 @@ def test_tokens_that_differ_are_an_error():
 
 @pytest.mark.parametrize("part", ["context", "memory"])
 def test_other_parts_of_the_benchmark(words, part):
-    plan = replace(PLANS["cpu"], **QUICK, model=str(words))
+    plan = replace(CASES["cpu"], **QUICK, model=str(words))
     options = Options(plan.model, ["dense", SPARSE], "float32", "cpu")
     assert len(benchmark.PARTS[part](plan, options)) == {"context": 4, "memory": 2}[part]

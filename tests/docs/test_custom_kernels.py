@@ -61,7 +61,7 @@ def missing(needs):
 # What a snippet must have printed, besides ending well.
 PRINTED = {
     "pytest -q tests/ops -k": r"^[4-9]\d passed",
-    "benchmarks.scaled_sum": "add_alpha",
+    "benchmarks.suites.scaled_sum": "add_alpha",
     "gossamer profile": "gossamer::silu_mul",
     "GOSSAMER_BACKENDS": r"\('reference', 'triton'\)",
     "check-op": r"only reference: same result from reference(.|\n)*not ready: scaled_sum",

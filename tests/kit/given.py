@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import torch
 
 from gossamer.bench import Measurement, Record, Timing
-from gossamer.bench.target import Target
-from gossamer.kit.facts import Fallback, Memory, Parity, Profiled
+from gossamer.bench.suite import Target
+from gossamer.kit.checklist import Fallback, Memory, Parity, Profiled
 from gossamer.kit.speed import Point
 
 

@@ -5,13 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.all import SUITES
-from gossamer.bench.target import Target
+from benchmarks.suites.all import SUITES
+from gossamer.bench.suite import Target
 from gossamer.cli import check_op
 from gossamer.cli.main import app
 from gossamer.kit import checkout
-from gossamer.kit.checklist import check
-from gossamer.kit.facts import Fallback, Memory, Parity
+from gossamer.kit.checklist import Fallback, Memory, Parity, check
 from gossamer.kit.measuring import Running
 from gossamer.kit.speed import mean_speedup, points_of, summary
 from gossamer.ops import OPS
@@ -121,7 +120,7 @@ def test_the_mean_is_geometric():
     assert mean_speedup(points) == pytest.approx(1.0)
     told = "1.00x as fast as eager in the geometric mean of 2 points, 0.25x at worst (4x8 float16)"
     assert summary(points) == told
-    assert summary([]) == "measured, but not as one speed beside a peer"
+    assert summary([]) == "measured, but not as one speed over a peer"
 
 
 # ---- the command -------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_the_python_sources_are_as_make_lint_wants_them(made):
 
 def test_the_types_hold(made):
     """Without those of torch, which take mypy 20 s to read."""
-    folders = ("gossamer/ops", "gossamer/kernels", "benchmarks")
+    folders = ("gossamer/ops", "gossamer/kernels", "benchmarks/suites")
     wanted = [f"{folder}/{name}.py" for name in (NAME, LONG) for folder in folders]
     result = run(made, "mypy", "--follow-imports=skip", "--no-incremental", *wanted)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -66,11 +66,11 @@ def test_the_c_plus_plus_sources_are_formatted(made):
 
 
 def test_every_list_has_it_once(made):
-    for path in ("gossamer/ops/__init__.py", "benchmarks/all.py", "csrc/bindings.cpp"):
+    for path in ("gossamer/ops/__init__.py", "benchmarks/suites/all.py", "csrc/bindings.cpp"):
         assert len(re.findall(rf"\b{NAME}\b", (made / path).read_text())) >= 2
     sources = re.findall(rf"csrc/\w+/{NAME}\S*cpp", (made / "CMakeLists.txt").read_text())
     assert sources == [f"csrc/elementwise/{NAME}.cpp", f"csrc/elementwise/{NAME}.kernel.cpp"]
-    assert f"| `{NAME}(x, y, scale=1.0)` |" in (made / "README.md").read_text()
+    assert f"| [`{NAME}`]({NAME}.md) |" in (made / "docs/ops/README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_every_list_has_it_once(made):
         (["sum"], "'sum' is a word of Python"),
         (["double"], "'double' is a word of C++"),
         (["elementwise"], "'elementwise' is used by the kernels of all ops"),
-        (["silu_mul"], "there is an op 'silu_mul' (benchmarks/silu_mul.py, "),
+        (["silu_mul"], "there is an op 'silu_mul' (benchmarks/suites/silu_mul.py, "),
         (["kv_append"], "there is an op 'kv_append'"),
         (["checks"], "there is an op 'checks' (gossamer/ops/checks.py)"),
         (["good", "--family", "../x"], "the family is '../x'; must be"),
@@ -109,10 +109,10 @@ def test_a_folder_that_is_no_checkout(tmp_path):
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
-        ("benchmarks/all.py", "SUITES = [\n", "found no list of benchmarks"),
+        ("benchmarks/suites/all.py", "SUITES = [\n", "found no list of benchmarks"),
         ("CMakeLists.txt", "project(other)\n", "found no gossamer_library(_C"),
         ("csrc/bindings.cpp", "// empty\n", "found no #include lines"),
-        ("README.md", "# Gossamer\n", "found no table below '## Operators'"),
+        ("docs/ops/README.md", "# Operators\n", "found no rows of operators"),
     ],
 )
 def test_a_list_that_is_not_found(tmp_path, path, text, message):
@@ -127,7 +127,7 @@ def test_a_list_that_is_not_found(tmp_path, path, text, message):
 
 def test_a_disk_that_fails_half_way(fresh, monkeypatch):
     before = snapshot(fresh)
-    planned = scaffold.plan(NAME, "newfamily", fresh)
+    planned = scaffold.new_op(NAME, "newfamily", fresh)
     write, count = Path.write_text, iter(range(100))
 
     def fails(path, text):

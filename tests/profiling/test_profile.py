@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import gossamer
 from gossamer.cli.main import app
 from gossamer.profiling import Recorder, kernel_times, kernels_table
-from gossamer.profiling.command import PythonCommand, parse
-from gossamer.profiling.run import run
+from gossamer.profiling.command import PythonCommand, parse, run
 
 runner = CliRunner()
 X, BIAS = torch.randn(64, 256), torch.randn(256)

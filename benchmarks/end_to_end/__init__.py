@@ -1,0 +1,1 @@
+"""Whole programs: the engine, a cache in transformers, quality, a server under load."""

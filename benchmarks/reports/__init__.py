@@ -1,0 +1,1 @@
+"""Tables and figures, made of the committed results."""

@@ -1,0 +1,58 @@
+"""Tables of decode steps, made from result lines: the engine, and `generate` of transformers."""
+
+from benchmarks.reports.markdown import table
+from gossamer.bench import Record
+
+WHAT = {"engine_decode": "decode step", "engine_throughput": "equal KV memory"}
+WHERE = ["what", "model", "sequences x context", "dtype", "by", "cache"]
+ENGINE = [*WHERE, "step", "tokens/s", "of floor", "KV cache"]
+TRANSFORMERS = ["cache", "KV cache", "peak memory", "prefill", "step", "tokens/s"]
+
+
+def engine_table(records: list[Record]) -> str:
+    """Decode steps and throughput, of the engine and of transformers where both ran."""
+    rows = [_engine_row(r) for r in records if r.op in WHAT]
+    return table(ENGINE, rows) if rows else "Not measured yet."
+
+
+def _engine_row(record: Record) -> list[str]:
+    model, cache, *_ = _names(record.variant)
+    steps = record.facts.get("steps", 1)
+    kv = record.facts.get("kv_bytes")
+    floor = f"{record.ceiling_share:.0%}" if record.op == "engine_decode" else ""
+    return [
+        WHAT[record.op],
+        model,
+        " x ".join(f"{n:,}" for n in record.shape),
+        record.dtype,
+        record.backend,
+        f"`{cache}`",
+        f"{record.median_ms / steps:.3g} ms",
+        f"{record.facts['tokens_per_second']:,.4g}",
+        floor,
+        "" if kv is None else f"{kv / 1e9:,.2f} GB",
+    ]
+
+
+def _names(variant: str) -> tuple[str, str]:
+    """`model, cache, how` -> model and cache, whose own commas have no space after them."""
+    model, cache, *_ = variant.split(", ")
+    return model.removesuffix(" with random weights"), cache
+
+
+def transformers_table(records: list[Record]) -> str:
+    """Memory and speed of `generate`; tokens/s by the median step."""
+    rows = [_transformers_row(r) for r in records if r.op == "transformers_cache"]
+    return table(TRANSFORMERS, rows) if rows else "Not measured yet."
+
+
+def _transformers_row(record: Record) -> list[str]:
+    facts, ours = record.facts, record.backend == "gossamer"
+    return [
+        f"`{record.variant}`" if ours else record.backend,
+        f"{facts['cache_bytes'] / 1e9:.2f} GB",
+        f"{facts['peak_bytes'] / 1e9:.2f} GB",
+        f"{facts['prefill_seconds']:.1f} s",
+        f"{record.median_ms:.1f} ms ({record.low_ms:.1f} to {record.high_ms:.1f})",
+        f"{record.shape[0] * 1e3 / record.median_ms:.0f}",
+    ]
