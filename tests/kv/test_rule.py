@@ -1,0 +1,79 @@
+"""The rule of positions as a mask: what a chunk sees is what each of its queries sees by itself."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.kv import KVConfig, Side, Sparse
+from gossamer.kv.rule import CacheRule
+from gossamer.masks import Causal, Strided, TileMap
+
+SPARSE = Side(Sparse(8))
+TILES = ((32, 32), (64, 64), (128, 64), (64, 32))
+
+
+def config_of(window: int, sink: int) -> KVConfig:
+    return KVConfig(SPARSE, SPARSE, 32 * window, 32 * sink)
+
+
+def keys_of(mask) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions of the keys of a chunk in the order of its mask, and which are as stored."""
+    positions = [*mask.far, *(key for part in mask.past for key in part)]
+    positions += range(mask.start, mask.end)
+    stored = torch.arange(len(positions)) < len(mask.far)
+    return torch.tensor(positions), stored
+
+
+@given(
+    window=st.integers(0, 4),
+    sink=st.integers(0, 3),
+    start=st.integers(0, 400),
+    count=st.integers(1, 300),
+    sliding=st.sampled_from([0, 1, 40, 200]),
+    tile=st.sampled_from(TILES),
+)
+def test_a_chunk_sees_every_key_once_as_the_rule_says(window, sink, start, count, sliding, tile):
+    config = config_of(window, sink)
+    mask = CacheRule.of(config, torch.float32).chunk(start, start + count)
+    key, stored = keys_of(mask)
+    assert mask.lengths == (count, len(key))
+    query = torch.arange(start, start + count)[:, None]
+    dense = config.sees_dense(query, key)
+    expected = (key <= query) & (dense != stored)
+    if sliding:
+        expected &= key > query - sliding
+    seen = mask.sliding(sliding).dense(*mask.lengths)[0, 0]
+    assert torch.equal(seen, expected)
+    # Every position up to the query's own, within the sliding window, exactly once.
+    assert torch.equal(seen.sum(1), query[:, 0].add(1).clamp(max=sliding or 1 << 40))
+    tiles = TileMap.build(mask.sliding(sliding), *mask.lengths, tile)
+    assert torch.equal(tiles.dense()[0, 0], expected)
+
+
+@pytest.mark.parametrize("start", [0, 32, 70])
+def test_a_plain_cache_is_causal(start):
+    rule = CacheRule.of(KVConfig.of("dense", torch.bfloat16), torch.bfloat16)
+    mask = rule.chunk(start, start + 50)
+    assert rule.plain
+    assert (len(mask.far), mask.past) == (0, (range(0), range(start)))
+    assert mask.sliding(0) == mask.sliding(start + 50) == Causal(start)
+    assert mask.sliding(start + 49) != Causal(start)
+
+
+def test_a_prompt_mask_holds_for_the_prompt_alone():
+    rule = CacheRule(window=1, sink=0, plain=False, prompt_mask=Strided(8))
+    assert not rule.shares_prefixes
+    mask = rule.chunk(0, 200, prompt=150)
+    key, _ = keys_of(mask)
+    plain = CacheRule(window=1, sink=0, plain=False).chunk(0, 200).dense(*mask.lengths)[0, 0]
+    allowed = Strided(8).dense(200, 200)[0, 0][:, key]
+    allowed[150:] = True
+    assert torch.equal(mask.dense(*mask.lengths)[0, 0], plain & allowed)
+
+
+def test_pages_of_a_sequence():
+    assert CacheRule(2, 1, False).dense_pages == 4
+    assert CacheRule(2, 1, False).most_dense_pages == 6
+    assert CacheRule(2, 1, True).most_dense_pages == 0
+    assert [CacheRule(1, 0, False).compressed_before(p) for p in (0, 63, 64, 96)] == [0, 0, 1, 2]
