@@ -12,7 +12,7 @@ SDPA = ("flash", "cudnn", "mask", "torch")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel with its tiles; `str(candidate)` names it in records and files, e.g. "cuda 64x32 limit=12".
+    """A kernel with its tiles; its str names it in records and files: "cuda 64x32 limit=12".
 
     kernel: block (tiles), rows (lists of keys) or sdpa. backend: of our op; of SDPA: flash, cudnn,
     mask (with the mask as a tensor) or torch (its own choice). tile: of the block kernel. limit:

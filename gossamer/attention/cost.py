@@ -155,7 +155,7 @@ def group_of(candidate: Candidate, head_dim: int) -> str:
 
 
 def features(candidate: Candidate, call: Call, facts: TileFacts, places: int) -> list[float]:
-    """The numbers that FEATURES names for the candidate's kernel. facts: of the candidate's tile, if any."""
+    """The numbers that FEATURES names for the candidate's kernel. facts: of its `facts_tile`."""
     if candidate.kernel == "sdpa":
         return [1.0, *_sdpa(candidate, call, facts, places)]
     start = [1.0, call.nbytes / 1e6]

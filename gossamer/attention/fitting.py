@@ -20,7 +20,7 @@ DOUBT = 2  # a launch of which little is known, against the shortest call of all
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A candidate that was timed. point: mask and shape, "sliding ..."; its candidates are compared."""
+    """A candidate that was timed. point: mask and shape, within which candidates compete."""
 
     point: str
     candidate: Candidate

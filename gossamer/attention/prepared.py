@@ -178,8 +178,8 @@ def _check_device(mask: Mask, device: torch.device) -> None:
     for name, tensor in _user_tensors(mask):
         if tensor.device != device:
             raise ValueError(
-                f"masked_attention: {name} is on {tensor.device}; must be on {device}, the device of q: "
-                f"use mask.to({str(device)!r})"
+                f"masked_attention: {name} is on {tensor.device}; must be on {device}, the device "
+                f"of q: use mask.to({str(device)!r})"
             )
 
 

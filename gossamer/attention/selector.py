@@ -49,10 +49,7 @@ def ranked(
 ) -> list[Candidate]:
     """Cheapest first; those of which nothing is known behind, in the order given."""
     known = coefficients or coefficients_of(mask.device)
-    costs = {
-        candidate: cost for candidate in among for cost in [_cost(mask, args, candidate, known)]
-    }
-    return sorted(costs, key=lambda candidate: costs[candidate])
+    return sorted(among, key=lambda candidate: _cost(mask, args, candidate, known))
 
 
 def _cost(mask: PreparedMask, args: Arguments, candidate: Candidate, known: Coefficients) -> float:

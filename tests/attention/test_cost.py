@@ -28,7 +28,7 @@ def facts(mask, n=1000, tile=(64, 64)):
 @pytest.mark.parametrize(
     "name", ["/".join(("", "")), "x", "cuda", "cuda 64", "rows", "cuda 64x32 limit=a"]
 )
-def test_names_that_are_no_ways(name):
+def test_names_that_are_no_candidates(name):
     with pytest.raises(ValueError, match="must be as in"):
         Candidate.parse(name)
 

@@ -188,7 +188,7 @@ def as_if_on_h200(monkeypatch):
 def test_who_can_take_a_call_on_a_gpu(as_if_on_h200):
     half = arguments(dtype=torch.float16)
     listed = {str(candidate) for candidate in candidates(as_if_on_h200(m.Causal(), 100), half)}
-    assert ways == {*CUDA, "sdpa flash", "sdpa cudnn"}
+    assert listed == {*CUDA, "sdpa flash", "sdpa cudnn"}
     for other in (arguments(), arguments(dtype=torch.float16, bias=torch.zeros(1))):
         listed = {
             str(candidate) for candidate in candidates(as_if_on_h200(m.PrefixLM(3), 100), other)
