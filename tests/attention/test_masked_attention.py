@@ -30,7 +30,7 @@ def test_every_mask(n, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["full", "causal", "sliding", "longformer", "dense"])
-def test_every_way(name, dtype):
+def test_every_candidate(name, dtype):
     """Also those that are not chosen."""
     n = 130
     q, k, v = inputs(2, 4, 4, n, n, 64, dtype)
