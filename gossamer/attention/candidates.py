@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-KERNELS = ("block", "rows", "sdpa")
-SDPA = ("flash", "cudnn", "mask", "torch")
+UNTILED = ("rows", "sdpa")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Candidate:
             tile_q, tile_k, limit = (int(number or 0) for number in numbers)
             return cls("block", backend, (tile_q, tile_k), limit)
         kernel, _, backend = text.partition(" ")
-        if kernel not in KERNELS[1:] or not backend:
+        if kernel not in UNTILED or not backend:
             raise ValueError(
                 f"candidate is {text!r}; must be as in cuda 64x32, rows triton or sdpa flash"
             )
@@ -99,7 +98,7 @@ class Arguments:
 
     @property
     def plain(self) -> bool:
-        """Whether scores are products times a positive number."""
+        """Whether scores are q k times a positive number."""
         return self.bias is None and self.softcap == 0 and self.scale > 0
 
     @property
