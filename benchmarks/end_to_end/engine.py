@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from gossamer.engine.kv_cache import parse_kv
 
 from benchmarks.peers.engine import generate, peer_model, peer_record
 from gossamer.bench import Record, WrongResultError
@@ -22,7 +23,6 @@ from gossamer.cli.options import one_line_errors
 from gossamer.cli.sizes import memory_for
 from gossamer.cli.workloads import Request, equal_requests, measure, warm_up
 from gossamer.engine import LLM
-from gossamer.engine.kv_cache import parse_kv
 
 TEXT = Path(__file__).parents[1] / "data/wikitext2-test-excerpt.txt"
 LLAMA = Path(__file__).parents[1] / "models/llama-3-8b"

@@ -26,8 +26,8 @@ import typer
 from gossamer.engine import LLM, SamplingParams
 from gossamer.models import open_model
 from gossamer.server.load import client, report
-from gossamer.server.load.client import Seen, Target
-from gossamer.server.load.plan import Load, Planned
+from gossamer.server.load.client import ClientResult, Target
+from gossamer.server.load.workload import Load, ScheduledRequest
 
 TEXT = Path(__file__).parents[1] / "data/wikitext2-test-excerpt.txt"
 START, SETTLE = 300.0, 30.0  # seconds
@@ -36,10 +36,10 @@ GROWTH = 0.02  # of resident memory, from the second wave to the last
 TIE = 1e-3  # nats between the two likeliest tokens; batches of other sizes round differently
 
 
-def text_requests(ids: Sequence[int], load: Load, hasty: float) -> list[Planned]:
+def schedule(ids: Sequence[int], load: Load, hasty: float) -> list[ScheduledRequest]:
     """Pieces of a text in place of random tokens. hasty: share that leaves at a random moment."""
     chance, planned = random.Random(load.seed), []
-    for each in load.plan(2):
+    for each in load.schedule(2):
         begin = chance.randrange(len(ids) - len(each.ids))
         patience = chance.uniform(0.0, 2.0) if chance.random() < hasty else None
         prompt = tuple(ids[begin : begin + len(each.ids)])
@@ -86,7 +86,7 @@ def in_use(target: Target) -> int:
     """Pages and sequences that the server still has, once it had the time to notice."""
     end = time.monotonic() + SETTLE
     while True:
-        now = client.look(target.url).stats
+        now = client.probe(target.url).stats
         engines = now["engines"]
         pages = sum(e["stored_pages"]["used"] + e["dense_pages"]["used"] for e in engines)
         left = int(pages + now["in_flight"])
@@ -96,7 +96,7 @@ def in_use(target: Target) -> int:
 
 
 def compare(
-    llm: LLM, planned: Sequence[Planned], seen: Sequence[Seen]
+    llm: LLM, planned: Sequence[ScheduledRequest], seen: Sequence[ClientResult]
 ) -> tuple[int, int, list[float]]:
     """Answers equal to the engine's own, how many there are, and the margins of the others.
 
@@ -134,10 +134,10 @@ def _margin(llm: LLM, output: Any, characters: int) -> float:
 
 
 async def waves(
-    target: Target, pid: int, planned: Sequence[Planned], load: Load
-) -> tuple[list[Seen], list[int]]:
+    target: Target, pid: int, planned: Sequence[ScheduledRequest], load: Load
+) -> tuple[list[ClientResult], list[int]]:
     """All requests in parts; memory after each."""
-    seen, memory = list[Seen](), list[int]()
+    seen, memory = list[ClientResult](), list[int]()
     size, start = -(-len(planned) // WAVES), time.perf_counter()
     for first in range(0, len(planned), size):
         part = planned[first : first + size]
@@ -170,9 +170,9 @@ def soak(
     )
     source = open_model(model)
     ids = source.tokenizer()(TEXT.read_text())["input_ids"]
-    planned = text_requests(ids, load, hasty)
+    planned = schedule(ids, load, hasty)
     with server(model, "--kv", kv, "--kv-memory", kv_memory) as (url, pid, ended):
-        target = client.look(url)
+        target = client.probe(url)
         seen, memory = asyncio.run(waves(target, pid, planned, load))
         left = in_use(target)
     with LLM(source, kv=kv, kv_memory=kv_memory) as llm:

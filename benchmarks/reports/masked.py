@@ -40,7 +40,7 @@ class Points:
         if not samples:
             return None
         chosen = chosen_of([s for s, _ in samples], _model())
-        return next(r for s, r in samples if s is chosen), str(chosen.way)
+        return next(r for s, r in samples if s is chosen), str(chosen.candidate)
 
     def peer(self, key: Key, name: str) -> Record | None:
         """The fastest one whose name begins so."""
@@ -58,15 +58,15 @@ def headline(records: list[Record]) -> str:
         dense = sdpa is not None and mask in ("causal", "full") and shape[2] == 4096
         if found is None or not (flex is not None or dense):
             continue
-        ours, plan = found
+        ours, candidate = found
         if flex is not None and mask in STOF:
             ratios.append(math.log(flex.median_ms / ours.median_ms))
-        names = [str(shape[0]), f"{shape[2]:,}", str(shape[3]), mask, f"`{plan}`"]
+        names = [str(shape[0]), f"{shape[2]:,}", str(shape[3]), mask, f"`{candidate}`"]
         peers = [_time(flex), ms(sdpa), ms(ours), speed_up(ours, flex), speed_up(ours, sdpa)]
         rows.append(names + peers)
     if not rows:
         return "Not measured yet."
-    columns = ["batch", "n", "head_dim", "mask", "plan", "FlexAttention", "SDPA", "gossamer"]
+    columns = ["batch", "n", "head_dim", "mask", "candidate", "FlexAttention", "SDPA", "gossamer"]
     made = table([*columns, "over FlexAttention", "over SDPA"], rows)
     if not ratios:
         return made
@@ -85,17 +85,17 @@ def regret(records: list[Record]) -> str:
 
 
 def host(records: list[Record]) -> str:
-    """Host time of calls with a prepared mask, by plan."""
+    """Host time of calls with a prepared mask, by candidate."""
     rows = []
     for r in records:
         if r.op != "masked_host":
             continue
-        mask, plan = r.variant.removeprefix("mask=").split(" way=")
+        mask, candidate = r.variant.removeprefix("mask=").split(" way=")
         times = r.median_ms, r.facts["fastest_series_ms"], r.facts["slowest_series_ms"]
-        rows.append([mask, f"`{plan}`", *(f"{t * 1e3:.1f} us" for t in times)])
+        rows.append([mask, f"`{candidate}`", *(f"{t * 1e3:.1f} us" for t in times)])
     if not rows:
         return "Not measured yet."
-    return table(["mask", "plan", "median", "fastest series", "slowest series"], rows)
+    return table(["mask", "candidate", "median", "fastest series", "slowest series"], rows)
 
 
 def _time(flex: Record | None) -> str:

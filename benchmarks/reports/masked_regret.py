@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from benchmarks.suites.masked_cases import OP
+from gossamer.attention.candidates import Call, Candidate
 from gossamer.attention.coefficient_files import Coefficients, write
-from gossamer.attention.facts import TileFacts
+from gossamer.attention.cost import TileFacts
 from gossamer.attention.fitting import Sample, by_mask, fit, held_out
-from gossamer.attention.ways import Call, Way
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 from gossamer.cli.options import one_line_errors
@@ -33,27 +33,27 @@ def facts_of(mask: str, n: int, tile: tuple[int, int]) -> TileFacts:
     return TileFacts.of(TileMap.build(named(mask, n), n, n, tile))
 
 
-def way_of(record: Record) -> Way | None:
+def candidate_of(record: Record) -> Candidate | None:
     """None for what is no candidate, as FlexAttention."""
     _, found, name = record.variant.partition("candidate=")
     name = name if found else SDPA.get(record.backend, "")
-    return Way.parse(name) if name else None
+    return Candidate.parse(name) if name else None
 
 
 def samples_of(records: Iterable[Record]) -> list[Sample]:
     """The candidates among these lines."""
     samples = []
     for record in records:
-        way = way_of(record) if record.op == OP else None
-        if way is None:
+        candidate = candidate_of(record) if record.op == OP else None
+        if candidate is None:
             continue
         mask = record.variant.split()[0].removeprefix("mask=")
         batch, heads, n, head_dim = record.shape
         size = int(re.sub(r"\D", "", record.dtype)) // 8
         call = Call(batch, heads, heads, n, n, head_dim, size)
-        facts = facts_of(mask, n, way.tile if way.kernel == "block" else (64, 64))
+        facts = facts_of(mask, n, candidate.facts_tile)
         point = f"{mask} {batch}x{heads}x{n}x{head_dim} {record.dtype}"
-        samples.append(Sample(point, way, call, facts, record.median_ms * 1e3))
+        samples.append(Sample(point, candidate, call, facts, record.median_ms * 1e3))
     return samples
 
 

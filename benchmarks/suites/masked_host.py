@@ -89,8 +89,8 @@ def main(
             call = partial(gossamer.masked_attention, q, k, v, mask)
             error = check_results(call(), oracle(q, k, v, mask.mask), TOLERANCE)
             (plan,) = mask.plans.values()
-            calls[f"mask={name} way={plan.way}"] = call
-            errors[f"mask={name} way={plan.way}"] = error
+            calls[f"mask={name} way={plan.candidate}"] = call
+            errors[f"mask={name} way={plan.candidate}"] = error
         found = by_turns(calls)
     records = [record(point, name, found[name], errors.get(name, 0.0)) for name in calls]
     path = results / device_folder("cuda") / f"{OP}.jsonl"

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from gossamer._version import __version__
+from gossamer.attention.candidates import Candidate
 from gossamer.attention.cost import FEATURES, Model
-from gossamer.attention.ways import Way
 from gossamer.bench.record import device_folder
 
 FORMAT = 1
@@ -129,8 +129,10 @@ def _numbers(group: str, values: dict[str, float]) -> tuple[float, ...]:
 def _names(group: str) -> tuple[str, ...]:
     family, found, head_dim = group.rpartition(" d")
     if not found or not head_dim.isdecimal():
-        raise ValueError(f"group is {group!r}; must be a way and a head_dim, as in cuda 64x32 d64")
-    return FEATURES[Way.parse(family).kernel]
+        raise ValueError(
+            f"group is {group!r}; must be a candidate and a head_dim, as in cuda 64x32 d64"
+        )
+    return FEATURES[Candidate.parse(family).kernel]
 
 
 def _rounded(value: float) -> float:

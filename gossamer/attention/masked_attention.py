@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from gossamer.attention.candidates import Arguments
-from gossamer.attention.checks import OP, check_mask, check_tensors, refuse_gradients
-from gossamer.attention.lru import PreparedMasks
 from gossamer.attention.plans import Plan
-from gossamer.attention.prepared import PreparedMask
+from gossamer.attention.prepared import PreparedMask, PreparedMasks
 from gossamer.attention.selector import plan
 from gossamer.masks import Mask
 from gossamer.ops.backends import chosen
+from gossamer.ops.masked_checks import check_bias, check_floats, check_heads
 
+OP = "masked_attention"
 PREPARED = PreparedMasks()
 INFINITY = float("inf")
 
@@ -79,7 +79,7 @@ def masked_attention(
     TypeError or ValueError for bad arguments, RuntimeError for gradients.
     """
     if torch.is_grad_enabled():
-        refuse_gradients(q, k, v, bias)
+        _refuse_gradients(q, k, v, bias)
     try:
         prepared = mask if type(mask) is PreparedMask else _prepared(mask, q, k)
         key = (
@@ -88,18 +88,18 @@ def masked_attention(
         )  # fmt: skip
         found: Plan | None = prepared.plans.get(key)
     except AttributeError:  # not a tensor
-        check_tensors(q, k, v, bias, 1.0, 0.0)
+        _check_tensors(q, k, v, bias, 1.0, 0.0)
         raise
     if found is None:
         found = _planned(prepared, q, k, v, bias, scale, softcap, return_lse, backend, key)
     try:
         out, lse = found.run(q, k, v, bias, found.scale if scale is None else scale, softcap)
     except RuntimeError:
-        check_tensors(q, k, v, bias, 1.0 if scale is None else scale, softcap)
+        _check_tensors(q, k, v, bias, 1.0 if scale is None else scale, softcap)
         raise
     if not return_lse:
         return out
-    assert lse is not None, "ways without it are no candidates"
+    assert lse is not None, "no candidate lacks it"
     return out, lse
 
 
@@ -110,7 +110,7 @@ def _prepared(mask: Any, q: Tensor, k: Tensor) -> PreparedMask:
             f"{OP}: mask is {type(mask).__name__}; must be a gossamer.masks.Mask or of prepare()"
         )
     if q.dim() != 4 or k.dim() != 4:
-        check_tensors(q, k, k, None, 1.0, 0.0)
+        _check_tensors(q, k, k, None, 1.0, 0.0)
     return PREPARED.get(mask, q.shape[2], k.shape[2], q.device)
 
 
@@ -128,8 +128,8 @@ def _planned(
 ) -> Plan:
     """Checks everything, chooses, and remembers."""
     factor = float(q.shape[-1]) ** -0.5 if scale is None else scale
-    check_tensors(q, k, v, bias, factor, softcap)
-    check_mask(mask.mask, (mask.q_len, mask.kv_len), q, k)
+    _check_tensors(q, k, v, bias, factor, softcap)
+    _check_mask(mask.mask, (mask.q_len, mask.kv_len), q, k)
     if q.device != mask.device:
         raise ValueError(
             f"{OP}: the mask was prepared for {mask.device}; must be {q.device}, the device of q"
@@ -139,3 +139,37 @@ def _planned(
         found = choose(mask, Arguments(q, k, v, bias, factor, softcap, return_lse), backend)
     mask.keep(found, key)
     return found
+
+
+def _check_tensors(q: Any, k: Any, v: Any, bias: Any, scale: float, softcap: float) -> None:
+    """TypeError or ValueError; whatever the mask is."""
+    check_heads(OP, q, k, v)
+    if bias is not None:
+        check_bias(OP, bias, q, k)
+    check_floats(OP, scale, softcap)
+
+
+def _check_mask(mask: Mask, lengths: tuple[int, int], q: Tensor, k: Tensor) -> None:
+    """Whether a mask, prepared for these lengths, is for q and k."""
+    if lengths != (q.shape[2], k.shape[2]):
+        raise ValueError(
+            f"{OP}: q_len and kv_len are {q.shape[2]} and {k.shape[2]}; "
+            f"must be {lengths[0]} and {lengths[1]}, as the mask was prepared for"
+        )
+    for name, given, wanted in (
+        ("batch", q.shape[0], mask.batch),
+        ("heads", q.shape[1], mask.heads),
+    ):
+        if wanted is not None and given != wanted:
+            raise ValueError(
+                f"{OP}: {name} of q is {given}; must be {wanted}, which the mask is made for"
+            )
+
+
+def _refuse_gradients(*tensors: Any) -> None:
+    """RuntimeError where one of them wants a gradient."""
+    if any(isinstance(t, Tensor) and t.requires_grad for t in tensors):
+        raise RuntimeError(
+            f"{OP} has no gradient and an argument requires one; "
+            "call it under torch.no_grad() or torch.inference_mode()"
+        )

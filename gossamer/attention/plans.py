@@ -1,4 +1,4 @@
-"""From a way to a call: what is the same in every call is looked up once."""
+"""From a candidate to a plan: what is the same in every call is looked up once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,31 +7,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.attention.candidates import Arguments, grouped
+from gossamer.attention.candidates import Arguments, Candidate
 from gossamer.attention.prepared import PreparedMask
-from gossamer.attention.ways import Way
 from gossamer.ops import OPS
 
 # (q, k, v, bias, scale, softcap) -> out, and lse if it was asked for
 Run = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, float], tuple[Tensor, Tensor | None]]
 
-NOTHING = Way("rows", "reference")  # of calls without queries or keys
+NOTHING = Candidate("rows", "reference")  # of calls without queries or keys
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How calls of one kind are computed. scale: where the caller gives none."""
+    """The kernel and tiles that calls of one kind get. scale: where the caller gives none."""
 
-    way: Way
+    candidate: Candidate
     run: Run
     scale: float
 
+    @property
+    def way(self) -> Candidate:
+        """The former name of `candidate`."""
+        return self.candidate
 
-def plan_of(mask: PreparedMask, way: Way, args: Arguments) -> Plan:
-    """The maps that the way needs are built here."""
+
+def plan_of(mask: PreparedMask, candidate: Candidate, args: Arguments) -> Plan:
+    """The maps that the candidate needs are built here."""
     scale = float(args.q.shape[3]) ** -0.5
-    make = {"block": _block, "rows": _rows, "sdpa": _sdpa}[way.kernel]
-    return Plan(way, make(mask, way, args), scale)
+    make = {"block": _block, "rows": _rows, "sdpa": _sdpa}[candidate.kernel]
+    return Plan(candidate, make(mask, candidate, args), scale)
 
 
 def empty_plan(args: Arguments) -> Plan:
@@ -46,10 +50,10 @@ def empty_plan(args: Arguments) -> Plan:
     return Plan(NOTHING, run, float(args.q.shape[3]) ** -0.5)
 
 
-def _block(mask: PreparedMask, way: Way, args: Arguments) -> Run:
-    tiles = mask.tiles(way.tile)
-    overload = OPS["masked_attention"].select(mask.device.type, way.backend)
-    work = mask.work(way.tile, way.limit) if way.backend == "cuda" else None
+def _block(mask: PreparedMask, candidate: Candidate, args: Arguments) -> Run:
+    tiles = mask.tiles(candidate.tile)
+    overload = OPS["masked_attention"].select(mask.device.type, candidate.backend)
+    work = mask.work(candidate.tile, candidate.limit) if candidate.backend == "cuda" else None
     offsets, lists, bits, order = tiles.offsets, tiles.tiles, tiles.bits, tiles.order
     with_lse = args.return_lse
 
@@ -64,10 +68,10 @@ def _block(mask: PreparedMask, way: Way, args: Arguments) -> Run:
     return run
 
 
-def _rows(mask: PreparedMask, way: Way, args: Arguments) -> Run:
+def _rows(mask: PreparedMask, candidate: Candidate, args: Arguments) -> Run:
     row_offsets, keys = mask.lists()
     batch, heads = mask.mask.batch or 1, mask.mask.heads or 1
-    overload = OPS["masked_attention_rows"].select(mask.device.type, way.backend)
+    overload = OPS["masked_attention_rows"].select(mask.device.type, candidate.backend)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
@@ -80,12 +84,12 @@ def _rows(mask: PreparedMask, way: Way, args: Arguments) -> Run:
     return run
 
 
-def _sdpa(mask: PreparedMask, way: Way, args: Arguments) -> Run:
+def _sdpa(mask: PreparedMask, candidate: Candidate, args: Arguments) -> Run:
     """flash and cudnn are called directly: a context manager takes longer than a small call."""
-    causal = way.backend != "mask" and mask.shape() == "causal"
+    causal = candidate.backend != "mask" and mask.shape() == "causal"
     flash = torch.ops.aten._scaled_dot_product_flash_attention.default
     cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-    dense, gqa = mask.dense() if way.backend == "mask" else None, grouped(args)
+    dense, gqa = mask.dense() if candidate.backend == "mask" else None, args.grouped
 
     def run_flash(
         q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float
@@ -110,7 +114,7 @@ def _sdpa(mask: PreparedMask, way: Way, args: Arguments) -> Run:
         )
         return out, None
 
-    return {"flash": run_flash, "cudnn": run_cudnn}.get(way.backend, run_torch)
+    return {"flash": run_flash, "cudnn": run_cudnn}.get(candidate.backend, run_torch)
 
 
 def _taken(*tensors: Tensor) -> list[Tensor]:
@@ -126,7 +130,7 @@ def _taken(*tensors: Tensor) -> list[Tensor]:
 def _lies_well(x: Tensor) -> bool:
     batch, head, token, channel = x.stride()
     if channel != 1:
-        raise RuntimeError(f"strides {x.stride()}")  # which `check_tensors` explains
+        raise RuntimeError(f"strides {x.stride()}")  # which `masked_attention` explains
     if x.device.type != "cuda":
         return True
     unit = 16 // x.element_size()

@@ -1,18 +1,23 @@
 """A mask made ready for calls of one length on one device."""
 
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossamer.attention.facts import TileFacts, same_mask
-from gossamer.attention.key_lists import key_lists
-from gossamer.masks import Causal, Mask, TileMap
-from gossamer.masks.base import Device
+from gossamer.attention.cost import TileFacts
+from gossamer.masks import Causal, DenseMask, DocumentIds, Mask, TileMap
+from gossamer.masks.base import Device, Not, Pair
 from gossamer.masks.checks import LONGEST, as_device, whole
+from gossamer.masks.selection import PerBatch, PerHead
 from gossamer.masks.work import work_list
 
 Tile = tuple[int, int]
+MOST_MASKS = 64  # that are kept prepared for calls with plain masks
 MOST_PLANS = 256  # a mask that meets more kinds of calls forgets those it knows
 
 
@@ -69,7 +74,7 @@ class PreparedMask:
     def lists(self) -> tuple[Tensor, Tensor]:
         """The keys of each query, for the row kernel."""
         if self._lists is None:
-            self._lists = key_lists(self.tiles((64, 64)))
+            self._lists = self.tiles((64, 64)).key_lists()
         return self._lists
 
     def dense(self) -> Tensor:
@@ -86,7 +91,7 @@ class PreparedMask:
                 self._shape = "full"
             elif self.q_len == self.kv_len and density == (self.q_len + 1) / (2 * self.q_len):
                 causal = TileMap.build(Causal(), self.q_len, self.kv_len, tile, self.device)
-                same = same_mask(self.tiles(tile), causal)
+                same = self.tiles(tile).same_mask(causal)
                 self._shape = "causal" if same else "other"
             else:
                 self._shape = "other"
@@ -97,11 +102,11 @@ class PreparedMask:
         if len(self.plans) >= MOST_PLANS:
             self.plans.clear()
         self.plans[key] = plan
-        ways = [known.way for known in self.plans.values()]
-        used = {way.tile for way in ways}
+        candidates = [known.candidate for known in self.plans.values()]
+        used = {candidate.tile for candidate in candidates}
         self._maps = {tile: m for tile, m in self._maps.items() if tile in used}
         self._works = {name: w for name, w in self._works.items() if name[0] in used}
-        if not any(way.backend == "mask" for way in ways):
+        if not any(candidate.backend == "mask" for candidate in candidates):
             self._dense = None
 
 
@@ -118,3 +123,77 @@ def prepare(mask: Mask, q_len: int, kv_len: int, device: Device = None) -> Prepa
     whole("prepare", "kv_len", kv_len, 0, LONGEST)
     mask.check(q_len, kv_len)
     return PreparedMask(mask, q_len, kv_len, as_device(device))
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    mask: PreparedMask
+    versions: tuple[tuple[Tensor, int], ...]  # of the user's tensors, to see them change
+
+    @property
+    def fresh(self) -> bool:
+        return all(_version(tensor) == version for tensor, version in self.versions)
+
+
+class PreparedMasks:
+    """Least recently used ones are forgotten. Equal masks share an entry."""
+
+    def __init__(self, size: int = MOST_MASKS) -> None:
+        self.size = size
+        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def get(self, mask: Mask, q_len: int, kv_len: int, device: torch.device) -> PreparedMask:
+        """The mask, prepared for these lengths and this device."""
+        key = (mask, q_len, kv_len, device)
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and entry.fresh:
+                self._entries.move_to_end(key)
+                return entry.mask
+        _check_device(mask, device)
+        versions = tuple((tensor, _version(tensor)) for _, tensor in _user_tensors(mask))
+        entry = _Entry(prepare(mask, q_len, kv_len, device), versions)
+        with self._lock:
+            self._entries[key] = entry
+            while len(self._entries) > self.size:
+                self._entries.popitem(last=False)
+        return entry.mask
+
+
+def _version(tensor: Tensor) -> int:
+    """Counts writes; tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _check_device(mask: Mask, device: torch.device) -> None:
+    """Tensors of the user are not moved: in every call that would be slow in silence."""
+    for name, tensor in _user_tensors(mask):
+        if tensor.device != device:
+            raise ValueError(
+                f"masked_attention: {name} is on {tensor.device}; must be on {device}, the device "
+                f"of q: use mask.to({str(device)!r})"
+            )
+
+
+def _user_tensors(mask: Mask) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that the user gave to the mask; tables that masks make for themselves are not."""
+    if isinstance(mask, Pair):
+        yield from _user_tensors(mask.left)
+        yield from _user_tensors(mask.right)
+    elif isinstance(mask, Not):
+        yield from _user_tensors(mask.mask)
+    elif isinstance(mask, PerHead | PerBatch):
+        for part in dict.fromkeys(mask.masks):
+            yield from _user_tensors(part)
+    elif isinstance(mask, DenseMask):
+        yield "DenseMask", mask.allowed
+    elif isinstance(mask, DocumentIds):
+        yield "DocumentIds", mask.ids

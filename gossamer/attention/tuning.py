@@ -1,4 +1,4 @@
-"""Timing every way at a grid of masks and shapes, for coefficients of this device."""
+"""Timing every candidate at a grid of masks and shapes, for coefficients of this device."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.attention.candidates import Arguments, candidates
+from gossamer.attention.candidates import Arguments
 from gossamer.attention.coefficient_files import Coefficients, places_of
 from gossamer.attention.fitting import Regret, Sample, fit, held_out
 from gossamer.attention.plans import plan_of
 from gossamer.attention.prepared import prepare
+from gossamer.attention.selector import candidates
 from gossamer.bench.record import describe_device, versions
 from gossamer.bench.timing import benchmark_kernel
 from gossamer.masks import named
@@ -52,22 +53,21 @@ def grid(device: torch.device, quick: bool = False) -> list[Point]:
 
 
 def samples(point: Point, device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
-    """Every way at this point, timed."""
+    """Every candidate at this point, timed."""
     mask = prepare(named(point.mask, point.n), point.n, point.n, device)
     shape = (point.batch, point.heads, point.n, point.head_dim)
     q, k, v = (torch.randn(shape, dtype=dtype, device=device) for _ in range(3))
     args = Arguments(q, k, v, None, point.head_dim**-0.5, 0.0, False)
-    for way in candidates(mask, args):
-        plan = plan_of(mask, way, args)
+    for candidate in candidates(mask, args):
+        plan = plan_of(mask, candidate, args)
         try:
             plan.run(q, k, v, None, args.scale, 0.0)
         except (RuntimeError, NotImplementedError):
-            if way.kernel == "sdpa":
+            if candidate.kernel == "sdpa":
                 continue  # not in this build of torch
             raise
         took = _microseconds(lambda plan=plan: plan.run(q, k, v, None, args.scale, 0.0), q)  # type: ignore[misc]
-        tile = way.tile if way.kernel == "block" else (64, 64)
-        yield Sample(str(point), way, args.call, mask.facts(tile), took)
+        yield Sample(str(point), candidate, args.call, mask.facts(candidate.facts_tile), took)
 
 
 def _microseconds(call: Callable[[], object], q: Tensor) -> float:

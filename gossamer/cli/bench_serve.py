@@ -67,26 +67,26 @@ def measure(
     from gossamer.cli.bench_commands import bounds  # noqa: PLC0415
 
     try:
-        from gossamer.server.load import client, plan, report  # noqa: PLC0415
+        from gossamer.server.load import client, report, workload  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(f"this needs {error.name}: pip install 'gossamer[serve]'") from None
-    wanted = plan.Load(
+    wanted = workload.Load(
         **load,  # type: ignore[arg-type]
         inputs=bounds("input", inputs),
         outputs=bounds("output", outputs),
     )
     if plot is not None:
         report.check_plot(plot)
-    target = client.look(url, api_key)
-    planned = wanted.plan(target.stats["vocab_size"])
-    seen = asyncio.run(client.run(target, planned, wanted.concurrency, wanted.kv))
-    found = report.record(target, wanted, seen)
+    target = client.probe(url, api_key)
+    scheduled = wanted.schedule(target.stats["vocab_size"])
+    outcomes = asyncio.run(client.run(target, scheduled, wanted.concurrency, wanted.kv))
+    found = report.record(target, wanted, outcomes)
     Console().print(report.table(found))
     typer.echo(report.summary(found))
     if results is not None:
         typer.echo(f"written to {report.write(found, results)}")
     if plot is not None:
-        report.plot(found, seen, plot)
+        report.plot(found, outcomes, plot)
         typer.echo(f"written to {plot}")
     if found["errors"]:
         raise typer.Exit(1)

@@ -17,11 +17,11 @@ Output = Annotated[
 @masks.command("list")
 def list_masks() -> None:
     """The names of masks, and the parameters that `show` takes for them."""
-    from gossamer.masks.presets import PRESETS, parameters_of, words_of  # noqa: PLC0415
+    from gossamer.masks.presets import PRESETS, parameters_of, summary_of  # noqa: PLC0415
 
     for name in PRESETS:
         parameters = " ".join(f"--{key} {value}" for key, value in parameters_of(name).items())
-        typer.echo(f"{name:16} {words_of(name)}")
+        typer.echo(f"{name:16} {summary_of(name)}")
         if parameters:
             typer.echo(f"{'':16} {parameters}")
 

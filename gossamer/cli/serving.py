@@ -43,9 +43,8 @@ def run(job: Job) -> None:
     """Serve until told to stop. Raises ValueError, OSError, ImportError for what cannot be."""
     try:
         from gossamer.server.app import create_app  # noqa: PLC0415
-        from gossamer.server.run import bind  # noqa: PLC0415
-        from gossamer.server.run import run as run_app  # noqa: PLC0415
         from gossamer.server.settings import Limits, Settings  # noqa: PLC0415
+        from gossamer.server.uvicorn_server import bind, serve  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(f"the server needs {error.name}: pip install 'gossamer[serve]'") from None
     settings = Settings(**_settings(job), limits=Limits(**_limits(job)))
@@ -59,7 +58,7 @@ def run(job: Job) -> None:
         for kv, llm in engines.items():
             _tell(kv, llm)
             _warm_up(llm)
-        run_app(create_app(engines, settings), listening)
+        serve(create_app(engines, settings), listening)
 
 
 def _settings(job: Job) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def attention(
 def _show(point: Any, samples: Any) -> None:
     fastest = min(samples, key=lambda sample: sample.microseconds)
     typer.echo(
-        f"{point!s:36} {fastest.way!s:24} {fastest.microseconds:10.1f} us of {len(samples)} ways"
+        f"{point!s:36} {fastest.candidate!s:24} {fastest.microseconds:10.1f} us of "
+        f"{len(samples)} candidates"
     )
 
 

@@ -1,7 +1,7 @@
 """The engine: continuous batching over a paged, compressed KV cache."""
 
 from gossamer.engine.config import EngineConfig
-from gossamer.engine.engine import Engine
+from gossamer.engine.engine import Engine, PromptTooLongError
 from gossamer.engine.llm import LLM
 from gossamer.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobs, Usage
 from gossamer.engine.sampling_params import SamplingParams
@@ -13,6 +13,7 @@ __all__ = [
     "Delta",
     "Engine",
     "EngineConfig",
+    "PromptTooLongError",
     "RequestOutput",
     "SamplingParams",
     "TokenLogprobs",

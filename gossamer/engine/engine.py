@@ -33,6 +33,10 @@ class Stats:
     preemptions: int = 0
 
 
+class PromptTooLongError(ValueError):
+    """A prompt that leaves no room for an output in the context."""
+
+
 class Engine:
     """Continuous batching over one executor. Not for several threads at once."""
 
@@ -92,7 +96,7 @@ class Engine:
         if self.built.rule.whole_prompts:
             longest = min(longest, self.options.max_num_batched_tokens)
         if len(ids) > longest:
-            raise ValueError(f"the prompt has {len(ids)} tokens; must have 1 to {longest}")
+            raise PromptTooLongError(f"the prompt has {len(ids)} tokens; must have 1 to {longest}")
         vocab = self.built.source.config.vocab_size
         for token in ids:
             if type(token) is not int or not 0 <= token < vocab:

@@ -15,7 +15,7 @@ GATES = ("silu", "gelu", "gelu_tanh")
 
 
 class GatedMLP(KernelLayer):
-    """A gated MLP whose gate and up weights lie in one matrix, for one product instead of two.
+    """A gated MLP whose gate and up weights lie in one matrix, for one GEMM instead of two.
 
     `gate_proj`, `up_proj` and `down_proj` are as in transformers, so checkpoints of LlamaMLP load;
     the first two are halves of `gate_up` [2 * intermediate_size, hidden_size] and stay so when the

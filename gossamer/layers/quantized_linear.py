@@ -25,7 +25,7 @@ class QuantizedLinear(KernelLayer):
     each), "fp8:block" (128 x 128 blocks of the weight, groups of 128 of x). x: [..., in_features]
     of float32, float16 or bfloat16; the result has x's dtype. Made from a layer by `from_linear`;
     made by its sizes, it waits for `load_state_dict`. ValueError for other schemes and sizes.
-    `use_custom_kernels=False`: weights and activations are rounded all the same, the product is
+    `use_custom_kernels=False`: weights and activations are rounded all the same, the GEMM is
     torch's.
     """
 
@@ -74,11 +74,11 @@ class QuantizedLinear(KernelLayer):
         bias = None if self.bias is None else self.bias.to(x.dtype)
         if not self.uses_kernels(x):
             codes, scales = _quantized(x, self.scheme, SCHEMES[self.scheme][1])
-            wide = _spread(codes, scales) @ _spread(self.weight, self.weight_scale).T
+            wide = _dequantized(codes, scales) @ _dequantized(self.weight, self.weight_scale).T
             return (wide if bias is None else wide + bias).to(x.dtype)
         codes, scales = self._activations(x)
-        product = linear_int8 if self.scheme == "int8" else linear_fp8
-        return product(codes, scales, self.weight, self.weight_scale, bias, x.dtype)
+        linear = linear_int8 if self.scheme == "int8" else linear_fp8
+        return linear(codes, scales, self.weight, self.weight_scale, bias, x.dtype)
 
     def _activations(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Without a look at the numbers on a GPU, which would wait for them."""
@@ -97,7 +97,7 @@ def _quantized(x: Tensor, scheme: str, granularity: str) -> tuple[Tensor, Tensor
     return quantize_int8(x) if scheme == "int8" else quantize_fp8(x, granularity)
 
 
-def _spread(codes: Tensor, scales: Tensor) -> Tensor:
+def _dequantized(codes: Tensor, scales: Tensor) -> Tensor:
     """Codes times their scales, in float32."""
     if scales.dim() == codes.dim():
         for dim in (-2, -1):  # a scale for several rows or columns: 128, or all of them

@@ -1,7 +1,6 @@
 """Which query sees which key: masks, their algebra, and their tiles.
 
-To add one: a file with a frozen dataclass that extends `Mask`, its name here and in presets.py, and
-an example in tests/masks/examples.py, whose matrix then runs over it.
+To add one, see docs/masks.md.
 """
 
 from gossamer.masks.base import EMPTY, FULL, MIXED, Mask
@@ -14,7 +13,6 @@ from gossamer.masks.dilated import Dilated
 from gossamer.masks.document_ids import DocumentIds
 from gossamer.masks.documents import Documents
 from gossamer.masks.drawing import draw, text
-from gossamer.masks.first_keys import FirstKeys
 from gossamer.masks.fixed import Fixed
 from gossamer.masks.full import Full
 from gossamer.masks.longformer import Longformer
@@ -25,7 +23,7 @@ from gossamer.masks.sliding import Sliding
 from gossamer.masks.streaming import Streaming
 from gossamer.masks.strided import Strided
 from gossamer.masks.tiles import TileCounts, TileMap
-from gossamer.masks.tokens import Keys, Queries
+from gossamer.masks.tokens import FirstKeys, Keys, Queries
 
 __all__ = [
     "EMPTY",

@@ -53,7 +53,7 @@ class Mask:
     ) -> Tensor:
         """int8: whether boxes of queries [q0, q1) and keys [k0, k1) are EMPTY or FULL.
 
-        MIXED means neither, or not known. Boxes are not empty and lie inside of the mask.
+        MIXED means neither, or not known. Boxes are not empty and lie inside the mask.
         """
         shape = torch.broadcast_shapes(*(x.shape for x in (q0, q1, k0, k1, b, h)))
         return torch.full(shape, MIXED, dtype=torch.int8, device=q0.device)

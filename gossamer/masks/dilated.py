@@ -1,4 +1,4 @@
-"""Every so many keys of a window."""
+"""Every n-th key of a window."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,6 @@
 """Documents, given by the document that each token belongs to."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,8 +9,31 @@ from torch import Tensor
 
 from gossamer.masks.base import Device, Mask
 from gossamer.masks.checks import as_device, same_device
-from gossamer.masks.range_bounds import RangeBounds
 from gossamer.masks.shapes import kinds
+
+
+class RangeBounds:
+    """Minimum and maximum of any range of a row of integers [rows, n], in two look-ups.
+
+    Level l holds the bounds of 2^l values from each place on.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        lows, highs = [values], [values]
+        step = 1
+        while 2 * step <= values.shape[1]:
+            lows.append(_doubled(lows[-1], step, torch.minimum))
+            highs.append(_doubled(highs[-1], step, torch.maximum))
+            step *= 2
+        self.lows, self.highs = torch.stack(lows, 1), torch.stack(highs, 1)  # [rows, levels, n]
+
+    def of(self, row: Tensor, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+        """Minimum and maximum of [start, stop), which is not empty."""
+        level = (stop - start).double().log2().long()
+        second = stop - (torch.ones_like(level) << level)
+        ends = ((row, level, start), (row, level, second))
+        low = torch.minimum(*(self.lows[end] for end in ends))
+        return low, torch.maximum(*(self.highs[end] for end in ends))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,3 +116,10 @@ def _checked(name: str, ids: Tensor) -> Tensor:
             f"DocumentIds: {name} has shape {list(ids.shape)}; must be [n] or [batch, n], not empty"
         )
     return ids.view(-1, ids.shape[-1])
+
+
+def _doubled(bounds: Tensor, step: int, bound: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Places too near to the end keep what they have: nobody asks them for that many."""
+    out = bounds.clone()
+    out[:, :-step] = bound(bounds[:, :-step], bounds[:, step:])
+    return out

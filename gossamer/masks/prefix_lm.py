@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from gossamer.masks.causal import Causal
 from gossamer.masks.checks import whole
-from gossamer.masks.first_keys import FirstKeys
 from gossamer.masks.shapes import Composite
+from gossamer.masks.tokens import FirstKeys
 
 
 @dataclass(frozen=True)

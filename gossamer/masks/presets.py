@@ -45,7 +45,7 @@ def parameters_of(name: str) -> dict[str, Any]:
     return {key: value.default for key, value in items}
 
 
-def words_of(name: str) -> str:
+def summary_of(name: str) -> str:
     """What a preset is, in one line."""
     return (inspect.getdoc(PRESETS[name]) or "").splitlines()[0]
 
@@ -76,7 +76,7 @@ def dilated(n: int, before: int = 64, after: int = 0, dilation: int = 2) -> Mask
 
 
 def strided(n: int, stride: int = 128) -> Mask:
-    """Sparse Transformer: the last keys, and every so many before them"""
+    """Sparse Transformer: the last keys, and every stride-th one before them"""
     return Strided(stride)
 
 

@@ -12,6 +12,7 @@ from gossamer.masks.checks import as_device, sizes
 from gossamer.masks.tile_lists import TileList, find_tiles, spread
 
 TILE_Q, TILE_K = (16, 32, 64, 128), (32, 64, 128)
+ENTRIES = 1 << 24  # of tiles that `key_lists` unpacks at a time
 
 
 class TileCounts(NamedTuple):
@@ -131,6 +132,49 @@ class TileMap:
     def row_of_tiles(self) -> Tensor:
         """int64 [tiles]: the row of each tile."""
         return spread(self.offsets.diff().long())
+
+    def key_lists(self) -> tuple[Tensor, Tensor]:
+        """row_offsets and keys of `gossamer.ops.masked_attention_rows`. Waits for the device."""
+        full = torch.ones_like(self.bits[:1]).neg()  # all bits
+        patterns = bitmaps.unpack(torch.cat((self.bits, full)))  # kind -1 is the last one
+        rows = self.row_of_tiles()
+        step = max(1, ENTRIES // (self.tile_q * self.tile_k))
+        parts = [slice(i, i + step) for i in range(0, self.columns.numel(), step)]
+        places = [self._places(patterns, rows, part) for part in parts]
+        found = (torch.cat(places) if places else rows.new_empty(0)).sort().values
+        queries = self.batch * self.heads * self.q_len
+        counts = (found // self.kv_len).bincount(minlength=queries)
+        offsets = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+        return offsets.int(), (found % self.kv_len).int()
+
+    def _places(self, patterns: Tensor, row_of_tiles: Tensor, part: slice) -> Tensor:
+        """int64: query * kv_len + key of what some tiles allow; queries count through all heads."""
+        tile, r, c = patterns[self.kinds[part].long()].nonzero(as_tuple=True)
+        row = row_of_tiles[part][tile]
+        query = row % self.rows * self.tile_q + r
+        key = self.columns[part].long()[tile] * self.tile_k + c
+        inside = (query < self.q_len) & (
+            key < self.kv_len
+        )  # full tiles reach beyond the last query
+        places = (row // self.rows * self.q_len + query) * self.kv_len + key
+        return places[inside]
+
+    def same_mask(self, other: "TileMap") -> bool:
+        """Whether a map with tiles of the same size allows the same. Waits for the device."""
+        if self.offsets.shape != other.offsets.shape or self.tiles.shape != other.tiles.shape:
+            return False
+        partial = self.kinds >= 0
+        if not (
+            torch.equal(self.offsets, other.offsets)
+            and torch.equal(self.columns, other.columns)
+            and torch.equal(partial, other.kinds >= 0)
+        ):
+            return False
+        mine, theirs = self.kinds[partial].long(), other.kinds[partial].long()
+        # Maps of one mask name patterns differently: compare each pair of names once.
+        names = (mine * len(other.bits) + theirs).unique()
+        mine, theirs = names // len(other.bits), names % len(other.bits)
+        return torch.equal(self.bits[mine], other.bits[theirs])
 
     def _allowed(self) -> int:
         """How many entries are allowed."""

@@ -14,7 +14,7 @@ from gossamer.masks.shapes import kinds, with_attributes
 Ranges: TypeAlias = tuple[range, ...]
 TokenSet: TypeAlias = int | range | Iterable[int | range]
 
-FEW = 8  # so many ranges are compared one by one; more are looked up in a table
+MOST_COMPARED = 8  # ranges that are compared one by one; more are looked up in a table
 
 
 def merged(mask: str, name: str, tokens: Any) -> Ranges:
@@ -50,7 +50,7 @@ class _Chosen(Mask):
     below: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        if len(self.tokens) > FEW:
+        if len(self.tokens) > MOST_COMPARED:
             object.__setattr__(self, "below", _below(self.tokens))
 
     def holds(self, index: Tensor) -> Tensor:
@@ -120,6 +120,27 @@ class Queries(_Chosen):
 
     def signature(self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor) -> tuple[Tensor, ...]:
         return (q0,)
+
+
+@dataclass(frozen=True)
+class FirstKeys(Mask):
+    """Every query sees the first `count` keys, or all where there are fewer."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        whole("FirstKeys", "count", self.count, 0)
+
+    def predicate(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return k < self.count
+
+    def classify(
+        self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor, b: Tensor, h: Tensor
+    ) -> Tensor:
+        return kinds(empty=k0 >= self.count, full=k1 <= self.count)
+
+    def signature(self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor) -> tuple[Tensor, ...]:
+        return (k0,)
 
 
 def _below(tokens: Ranges) -> Tensor:

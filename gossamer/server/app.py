@@ -1,7 +1,6 @@
 """The ASGI application."""
 
 import logging
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -19,14 +18,13 @@ from gossamer.server.errors import APIError, failed, invalid
 from gossamer.server.events import Failure
 from gossamer.server.gateway import Gateway
 from gossamer.server.metrics import Metrics
-from gossamer.server.middleware import Accounts, BodyLimit, Hosts, Key
-from gossamer.server.profiler import Profiler
+from gossamer.server.middleware import AllowedHosts, APIKey, BodyLimit, RequestLog
 from gossamer.server.routes import generation, models, operations, page
 from gossamer.server.settings import Settings
 
 log = logging.getLogger("gossamer.server")
-MOST = 200  # characters of an error
-GONE = 499  # nginx's word for a client that left; nobody reads it but the log
+MESSAGE_LENGTH = 200  # characters
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only the log shows it
 
 
 def create_app(engines: Mapping[str, LLM], settings: Settings) -> FastAPI:
@@ -48,7 +46,9 @@ def create_app(engines: Mapping[str, LLM], settings: Settings) -> FastAPI:
         title="Gossamer", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.context = Context(gateway, settings)
-    app.state.profiler = None if settings.profiles is None else Profiler(settings.profiles)
+    app.state.profiler = (
+        None if settings.profiles is None else operations.Profiler(settings.profiles)
+    )
     for router in (generation.router, models.router, operations.router, page.router):
         app.include_router(router)
     app.mount("/static", page.static, name="static")
@@ -61,7 +61,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     """The last one added is the outermost."""
     app.add_middleware(BodyLimit, limit=settings.limits.body)
     if settings.api_key is not None:
-        app.add_middleware(Key, key=settings.api_key)
+        app.add_middleware(APIKey, key=settings.api_key)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -70,8 +70,8 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
             allow_headers=["Authorization", "Content-Type"],
         )
     if settings.hosts:
-        app.add_middleware(Hosts, names=settings.hosts)
-    app.add_middleware(Accounts, metrics=metrics)
+        app.add_middleware(AllowedHosts, names=settings.hosts)
+    app.add_middleware(RequestLog, metrics=metrics)
 
 
 def _add_handlers(app: FastAPI) -> None:
@@ -85,17 +85,17 @@ def _add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        headers, words = dict(error.headers) if error.headers else None, str(error.detail)
+        headers, message = dict(error.headers) if error.headers else None, str(error.detail)
         if isinstance(error.__cause__, UnicodeError | RecursionError | ValueError):
-            words = f"the body cannot be read: {error.__cause__}"
-        return APIError(error.status_code, words[:MOST], headers=headers).response()
+            message = f"the body cannot be read: {error.__cause__}"
+        return APIError(error.status_code, message[:MESSAGE_LENGTH], headers=headers).response()
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=GONE)
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     @app.exception_handler(Exception)
     async def unknown(_: Request, error: Exception) -> Response:
-        failure = Failure(f"err-{uuid.uuid4().hex[:12]}", str(error))
+        failure = Failure(str(error))
         log.error("%s: a request failed", failure.id, exc_info=error)
         return failed(failure).response()

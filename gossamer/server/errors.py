@@ -54,8 +54,8 @@ def failed(failure: Failure) -> APIError:
 
 def invalid(error: RequestValidationError) -> APIError:
     """Of a body that is not what the schema says: the first mistake, the value, what is valid."""
-    first = _telling(error.errors())
-    kind, words, param = first["type"], first["msg"], _path(first)
+    first = _most_specific(error.errors())
+    kind, message, param = first["type"], first["msg"], _path(first)
     if kind == "json_invalid":
         reason = str(first.get("ctx", {}).get("error", ""))[:SHOWN]
         return APIError(400, f"the body is not JSON: {reason}", code="invalid_json")
@@ -64,13 +64,13 @@ def invalid(error: RequestValidationError) -> APIError:
     if kind == "missing":
         return APIError(400, f"{param or 'the body'} is missing", param=param, code="missing_field")
     if kind == "value_error":  # of our own checks, which name the value
-        words = words.removeprefix("Value error, ")
-        return APIError(400, words, param=param, code="invalid_value")
+        message = message.removeprefix("Value error, ")
+        return APIError(400, message, param=param, code="invalid_value")
     shown = _shown(first.get("input"))
-    return APIError(400, f"{param or 'the body'} is {shown}: {words}", param=param, code=kind)
+    return APIError(400, f"{param or 'the body'} is {shown}: {message}", param=param, code=kind)
 
 
-def _telling(errors: Sequence[Any]) -> Any:
+def _most_specific(errors: Sequence[Any]) -> Any:
     """Of a field with several types, the mistake in the type that was meant."""
     return next((e for e in errors if e["type"] not in OTHER_TYPES), errors[0])
 

@@ -1,7 +1,9 @@
-"""What goes between the thread of the engines and everyone else; nothing of it changes later."""
+"""What passes between the engines' thread and the event loop."""
 
 import time
+import uuid
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from gossamer.engine import Delta, SamplingParams, TokenLogprobs, Usage
 from gossamer.engine.outputs import FinishReason
@@ -15,14 +17,14 @@ class Failure:
     the details in the log, and they are nobody else's business.
     """
 
-    id: str
     message: str
     refused: bool = False
+    id: str = field(default_factory=lambda: f"err-{uuid.uuid4().hex[:12]}")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a step added to output `index` of a job; usage comes with the job's last event."""
+    """What a step added to output `index` of a request; usage comes with the last event."""
 
     index: int
     text: str = ""
@@ -45,14 +47,17 @@ class Event:
 
 
 @dataclass(eq=False)
-class Job:
-    """One prompt for one engine (`lane`). Counts and times belong to the engines' thread."""
+class EngineRequest:
+    """One prompt for the engine of one cache. Counts and times belong to the engines' thread."""
 
     id: str
-    lane: str
-    ids: tuple[int, ...]
+    kv: str
+    prompt_ids: tuple[int, ...]
     params: SamplingParams
-    ended: int = 0  # of its n outputs
-    came: float = field(default_factory=time.perf_counter)
-    first: float | None = None
-    latest: dict[int, float] = field(default_factory=dict)
+    finished: int = 0  # of its n outputs
+    arrival: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    latest_token: dict[int, float] = field(default_factory=dict)  # by output
+
+
+Events: TypeAlias = list[tuple[EngineRequest, Event]]

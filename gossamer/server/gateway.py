@@ -1,4 +1,4 @@
-"""The engines as the event loop sees them: admission, tickets, draining."""
+"""The engines as the event loop sees them: admission, subscriptions, draining."""
 
 import asyncio
 import math
@@ -6,18 +6,17 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
 
 from gossamer.engine import LLM, Engine, SamplingParams
 from gossamer.kv import KVConfig
+from gossamer.server.engine_loop import EngineLoop
 from gossamer.server.errors import APIError, failed
-from gossamer.server.events import Event, Job
-from gossamer.server.loop import EngineLoop
+from gossamer.server.events import EngineRequest, Event, Events
 from gossamer.server.metrics import Metrics
 from gossamer.server.settings import Limits
 from gossamer.server.tokens import Tokens
 
-FAILING = 3  # steps in a row that raised; more is not bad luck
+FAILING = 3  # steps in a row that raised, from which on health is bad
 LONGEST_RETRY = 60  # seconds
 SMOOTHING = 0.1  # weight of the latest request in the mean duration
 
@@ -35,15 +34,15 @@ class Gateway:
         self.tokens = Tokens(next(iter(engines.values())).tokenizer)
         self.draining = False
         self.started = time.time()
-        self.loop = EngineLoop(self.engines, self._from_thread, metrics)
-        self._tickets: dict[Job, Ticket] = {}
+        self.loop = EngineLoop(self.engines, self._publish, metrics)
+        self._subscriptions: dict[EngineRequest, Subscription] = {}
         self._active = dict.fromkeys(engines, 0)  # sequences that run or wait
         self._duration = 1.0
-        self._events: asyncio.AbstractEventLoop | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         metrics.watch(lambda: self.loop.snapshots)
 
     async def start(self) -> None:
-        self._events = asyncio.get_running_loop()
+        self._event_loop = asyncio.get_running_loop()
         self.loop.start()
 
     async def close(self) -> None:
@@ -66,8 +65,8 @@ class Gateway:
         """Sequences that are not finished."""
         return sum(self._active.values())
 
-    def lane(self, kv: str | None) -> str:
-        """The engine with this cache. APIError for one that is not loaded."""
+    def resolve_kv(self, kv: str | None) -> str:
+        """The name of the engine with this cache. APIError for one that is not loaded."""
         if kv is None or kv in self.engines:
             return next(iter(self.engines)) if kv is None else kv
         for name, engine in self.engines.items():
@@ -77,88 +76,88 @@ class Gateway:
         loaded = ", ".join(self.engines)
         raise APIError(400, f"kv is {kv!r}; loaded: {loaded}", param="kv", code="kv_not_loaded")
 
-    def open(
-        self, lane: str, prompts: Sequence[tuple[int, ...]], params: SamplingParams
-    ) -> "Ticket":
+    def submit(
+        self, kv: str, prompts: Sequence[tuple[int, ...]], params: SamplingParams
+    ) -> "Subscription":
         """Queue prompts. APIError: 429 when the queue is full, 503 while draining."""
         count = len(prompts) * params.n
-        room = self.engines[lane].options.max_num_seqs + self.limits.queue
+        room = self.engines[kv].options.max_num_seqs + self.limits.queue
         most = min(room, self.limits.sequences)
         if count > most:
             raise APIError(400, f"prompts times n is {count}; must be 1 to {most}", param="n")
         if self.draining:
             raise APIError(503, "the server is about to stop", headers={"Retry-After": "5"})
-        if self._active[lane] + count > room:
+        if self._active[kv] + count > room:
             raise APIError(
                 429,
-                f"{self._active[lane]} sequences run or wait; must be at most {room} with the "
+                f"{self._active[kv]} sequences run or wait; must be at most {room} with the "
                 f"{count} of this request",
                 code="queue_full",
-                headers={"Retry-After": str(self._retry_after(lane))},
+                headers={"Retry-After": str(self._retry_after(kv))},
             )
         name = uuid.uuid4().hex
-        jobs = [Job(f"{name}-{i}", lane, ids, params) for i, ids in enumerate(prompts)]
-        ticket = Ticket(self, jobs, params.n)
-        self._active[lane] += count
-        for job in jobs:
-            self._tickets[job] = ticket
-            self.loop.add(job)
-        return ticket
+        requests = [EngineRequest(f"{name}-{i}", kv, ids, params) for i, ids in enumerate(prompts)]
+        subscription = Subscription(self, requests, params.n)
+        self._active[kv] += count
+        for request in requests:
+            self._subscriptions[request] = subscription
+            self.loop.add(request)
+        return subscription
 
-    def _retry_after(self, lane: str) -> int:
+    def _retry_after(self, kv: str) -> int:
         """When about half of the queue will be gone."""
-        rows = self.engines[lane].options.max_num_seqs
-        seconds = self._duration * max(1.0, self._active[lane] / rows) / 2
+        batch = self.engines[kv].options.max_num_seqs
+        seconds = self._duration * max(1.0, self._active[kv] / batch) / 2
         return max(1, min(LONGEST_RETRY, math.ceil(seconds)))
 
-    def over(self, job: Job, *, seconds: float | None = None) -> bool:
-        """Count a job as finished; whether it was running."""
-        if self._tickets.pop(job, None) is None:
+    def release(self, request: EngineRequest, *, seconds: float | None = None) -> bool:
+        """Give back a request's places in the queue; whether it had any."""
+        if self._subscriptions.pop(request, None) is None:
             return False
-        self._active[job.lane] -= job.params.n
+        self._active[request.kv] -= request.params.n
         if seconds is not None:
             self._duration += SMOOTHING * (seconds - self._duration)
         return True
 
-    def _from_thread(self, events: list[tuple[Job, Event]]) -> None:
-        assert self._events is not None, "started"
+    def _publish(self, events: Events) -> None:
+        assert self._event_loop is not None, "started"
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._events.call_soon_threadsafe(self._dispatch, events)
+            self._event_loop.call_soon_threadsafe(self._dispatch, events)
 
-    def _dispatch(self, events: list[tuple[Job, Event]]) -> None:
-        for job, event in events:
-            ticket = self._tickets.get(job)
-            if ticket is not None:
-                ticket.put(job, event)
+    def _dispatch(self, events: Events) -> None:
+        for request, event in events:
+            subscription = self._subscriptions.get(request)
+            if subscription is not None:
+                subscription.put(request, event)
 
 
-class Ticket:
-    """Events of the prompts of one HTTP request; leaving the `with` block aborts the rest.
+class Subscription:
+    """The events of all prompts of one HTTP request.
 
     Iterating gives (output number, event), outputs of all prompts counted through. It raises
     APIError when an output fails or the time is up.
     """
 
-    def __init__(self, gateway: Gateway, jobs: list[Job], n: int) -> None:
-        self._gateway, self._n = gateway, n
-        self._first = {job: i * n for i, job in enumerate(jobs)}
-        self._open = set(jobs)
-        self._came = asyncio.get_running_loop().time()
+    def __init__(self, gateway: Gateway, requests: list[EngineRequest], n: int) -> None:
+        self._gateway = gateway
+        self._first = {request: i * n for i, request in enumerate(requests)}
+        self._open = set(requests)
+        self._arrival = asyncio.get_running_loop().time()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
-    def put(self, job: Job, event: Event) -> None:
+    def put(self, request: EngineRequest, event: Event) -> None:
         """Called by the gateway, in the event loop."""
         if event.usage is not None or event.failure is not None:
-            self._open.discard(job)
-            took = asyncio.get_running_loop().time() - self._came
-            self._gateway.over(job, seconds=took)
-        self._events.put_nowait((self._first[job] + event.index, event))
+            self._open.discard(request)
+            seconds = asyncio.get_running_loop().time() - self._arrival
+            self._gateway.release(request, seconds=seconds)
+        self._events.put_nowait((self._first[request] + event.index, event))
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
         limit = self._gateway.limits.timeout
         while self._open or not self._events.empty():
             try:
-                async with asyncio.timeout_at(self._came + limit):
+                async with asyncio.timeout_at(self._arrival + limit):
                     number, event = await self._events.get()
             except TimeoutError:
                 raise APIError(
@@ -170,13 +169,7 @@ class Ticket:
 
     def abort(self) -> None:
         """End what is still running; its pages return before the next step."""
-        for job in self._open:
-            if self._gateway.over(job):
-                self._gateway.loop.abort(job)
+        for request in self._open:
+            if self._gateway.release(request):
+                self._gateway.loop.abort(request)
         self._open.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.abort()

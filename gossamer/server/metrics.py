@@ -7,13 +7,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gossamer.engine import Usage
-from gossamer.server.events import Event, Job
+from gossamer.server.events import EngineRequest, Event
 from gossamer.server.snapshot import Snapshot
 
 Snapshots = Callable[[], Mapping[str, Snapshot]]
-FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-BETWEEN_TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-WHOLE = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 GAUGES: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "gossamer_sequences_running": ("Sequences in the batch", lambda s: s.running),
     "gossamer_sequences_waiting": ("Sequences in the queue", lambda s: s.waiting),
@@ -50,37 +50,37 @@ class Metrics:
             ["method", "route", "status"],
             registry=registry,
         )
-        self._first = self._histogram("time_to_first_token", "Until the first token", FIRST_TOKEN)
-        self._between = self._histogram(
-            "inter_token_latency", "From a token to the next", BETWEEN_TOKENS
+        self._ttft = self._histogram("time_to_first_token", "Until the first token", TTFT_BUCKETS)
+        self._itl = self._histogram("inter_token_latency", "From a token to the next", ITL_BUCKETS)
+        self._latency = self._histogram(
+            "request_duration", "From arrival to the last token", LATENCY_BUCKETS
         )
-        self._whole = self._histogram("request_duration", "From arrival to the last token", WHOLE)
 
-    def _histogram(self, name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
+    def _histogram(self, name: str, description: str, buckets: tuple[float, ...]) -> Histogram:
         name = f"gossamer_{name}_seconds"
-        return Histogram(name, words, ["kv"], buckets=buckets, registry=self.registry)
+        return Histogram(name, description, ["kv"], buckets=buckets, registry=self.registry)
 
     def watch(self, snapshots: Snapshots) -> None:
-        """From now on, report engines, too."""
+        """From now on, report engines as well."""
         self.registry.register(_Engines(snapshots))
 
-    def took(self, job: Job, event: Event, now: float) -> None:
-        """A step gave this to a job."""
+    def observe(self, request: EngineRequest, event: Event, now: float) -> None:
+        """Latencies of what a step gave to a request."""
         if not event.tokens:
             return
-        if job.first is None:
-            job.first = now
-            self._first.labels(job.lane).observe(now - job.came)
-        if event.index in job.latest:
-            self._between.labels(job.lane).observe(now - job.latest[event.index])
-        job.latest[event.index] = now
+        if request.first_token is None:
+            request.first_token = now
+            self._ttft.labels(request.kv).observe(now - request.arrival)
+        if event.index in request.latest_token:
+            self._itl.labels(request.kv).observe(now - request.latest_token[event.index])
+        request.latest_token[event.index] = now
         if event.usage is not None:
-            self._whole.labels(job.lane).observe(now - job.came)
+            self._latency.labels(request.kv).observe(now - request.arrival)
 
-    def finished(self, job: Job, outcome: str, usage: Usage | None = None) -> None:
-        self._requests.labels(job.lane, outcome).inc()
+    def finished(self, request: EngineRequest, outcome: str, usage: Usage | None = None) -> None:
+        self._requests.labels(request.kv, outcome).inc()
         if usage is not None and usage.cached_tokens:
-            self._prefix_hits.labels(job.lane).inc()
+            self._prefix_hits.labels(request.kv).inc()
 
     def responded(self, method: str, route: str, status: int) -> None:
         self._responses.labels(method, route, str(status)).inc()
@@ -98,13 +98,13 @@ class _Engines(Collector):
 
     def collect(self) -> Iterable[Metric]:
         found = self._snapshots()
-        for name, (words, value) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, words, labels=["kv"])
+        for name, (description, value) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, description, labels=["kv"])
             for kv, snapshot in found.items():
                 gauge.add_metric([kv], value(snapshot))
             yield gauge
-        for name, (words, value) in COUNTERS.items():
-            counter = CounterMetricFamily(name, words, labels=["kv"])
+        for name, (description, value) in COUNTERS.items():
+            counter = CounterMetricFamily(name, description, labels=["kv"])
             for kv, snapshot in found.items():
                 counter.add_metric([kv], value(snapshot))
             yield counter

@@ -22,8 +22,8 @@ OPEN_PATHS = ("/", "/health")  # for probes, and the page, which asks for the ke
 OPEN_FOLDER = "/static/"
 
 
-class Accounts:
-    """Gives each request an id, and tells log and metrics how it went. No prompts, no queries."""
+class RequestLog:
+    """An id, a line in the log and metrics for each request. No prompts, no query strings."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -53,14 +53,14 @@ class Accounts:
             log.info("%s %s %s %d %.3fs", name, scope["method"], route, status, seconds)
 
 
-class Key:
-    """Lets only those in who know the key."""
+class APIKey:
+    """Refuses requests without the key."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._digest = app, _digest(key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._open(scope) and not self._knows(scope):
+        if scope["type"] == "http" and not self._open(scope) and not self._has_key(scope):
             error = APIError(
                 401,
                 "the API key is missing or wrong; must be in `Authorization: Bearer KEY`",
@@ -76,7 +76,7 @@ class Key:
         path = scope["path"]
         return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
-    def _knows(self, scope: Scope) -> bool:
+    def _has_key(self, scope: Scope) -> bool:
         """Digests are of equal length, so that the time tells nothing of the key."""
         given = Headers(scope=scope).get("authorization", "")
         kind, _, key = given.partition(" ")
@@ -84,8 +84,8 @@ class Key:
         return same and kind.lower() == "bearer"
 
 
-class Hosts:
-    """Answers only to its own names.
+class AllowedHosts:
+    """Refuses requests whose Host header is another server's.
 
     A page from elsewhere can let its own name point to this machine; to the browser, this server
     is then a part of that page's site.

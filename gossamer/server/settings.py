@@ -12,7 +12,7 @@ MAX_STOP_LENGTH = 256  # characters; text is held back while it may become one
 class Limits:
     """Raises ValueError for values out of range.
 
-    queue: sequences that may wait beside those that run; more are refused with 429.
+    queue: sequences that may wait, next to those that run; more are refused with 429.
     sequences: outputs of one HTTP request, all its prompts together. body: bytes of a request.
     output_tokens: of one output; None for what the context holds. timeout: seconds from a request's
     arrival to its end. drain: seconds that running requests have when the server is told to stop.
@@ -41,7 +41,7 @@ class Settings:
 
     origins: of pages in browsers that may call the API (CORS); none by default.
     hosts: names by which requests may call the server; none for any.
-    profiles: a folder for traces; None switches the profiler off. log_prompts: into the log, too.
+    profiles: a folder for traces; None switches the profiler off. log_prompts: to the log.
     """
 
     model: str

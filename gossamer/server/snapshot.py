@@ -71,7 +71,7 @@ class Snapshot:
 
 
 def bytes_for(engine: Engine, tokens: int) -> tuple[int, int]:
-    """Bytes of K and V of a sequence of so many tokens: in this cache, and in a plain one."""
+    """Bytes of K and V of a sequence of this length: in this cache, and in a plain one."""
     size, blocks = engine.built.size, -(-tokens // BLOCK_TOKENS)
     stored = engine.manager.stored_pages_for(tokens)
     ranks = engine.options.tensor_parallel_size

@@ -1,4 +1,4 @@
-"""Answers as they come, to clients that may leave."""
+"""Server-sent events, and clients that disconnect."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gossamer.server.errors import APIError
-from gossamer.server.gateway import Ticket
+from gossamer.server.gateway import Subscription
 
 T = TypeVar("T")
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -24,17 +24,17 @@ def event(content: dict[str, Any]) -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events of a ticket, which is given up when the client is gone."""
+    """Server-sent events of a subscription, which is aborted when the client is gone."""
 
-    def __init__(self, ticket: Ticket, content: AsyncIterator[dict[str, Any]]) -> None:
+    def __init__(self, subscription: Subscription, content: AsyncIterator[dict[str, Any]]) -> None:
         super().__init__(_events(content), media_type="text/event-stream", headers=HEADERS)
-        self._ticket = ticket
+        self._subscription = subscription
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:  # a generator that waits for nothing is not told of a client that left
-            self._ticket.abort()
+            self._subscription.abort()
 
 
 async def _events(content: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
@@ -46,21 +46,21 @@ async def _events(content: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes
     yield DONE
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled by ClientDisconnect when nobody waits for it."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return task.result()
     finally:
-        for each in (task, gone):
+        for each in (task, disconnected):
             each.cancel()
         with suppress(BaseException):
-            await asyncio.gather(task, gone, return_exceptions=True)
+            await asyncio.gather(task, disconnected, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

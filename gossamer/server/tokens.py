@@ -1,4 +1,4 @@
-"""Text to tokens and back, beside the engines: in a thread, with a tokenizer of its own."""
+"""Text to tokens and back, in a thread of its own with its own tokenizer."""
 
 import asyncio
 import copy
@@ -58,7 +58,7 @@ class Tokens:
     async def _refuse_endless(self, text: str, longest: int) -> None:
         """What cannot fit is refused without the second that its tokens may take.
 
-        Either it is longer than so many of the longest tokens, or its beginning is enough.
+        Either it is longer than that number of the longest tokens, or its beginning is enough.
         """
         if self.tokenizer is None or len(text) <= SUSPICIOUS * longest:
             return

@@ -5,11 +5,17 @@ import pytest
 import torch
 
 from gossamer import masks as m
-from gossamer.attention.cost import FEATURES, Model, _makespan, features, group_of
-from gossamer.attention.facts import TileFacts
-from gossamer.attention.fitting import Sample, by_mask, fit, held_out, regret
-from gossamer.attention.nnls import fit_relative, nnls
-from gossamer.attention.ways import Call, Way
+from gossamer.attention.candidates import Call, Candidate
+from gossamer.attention.cost import FEATURES, Model, TileFacts, _makespan, features, group_of
+from gossamer.attention.fitting import (
+    Sample,
+    by_mask,
+    fit,
+    fit_relative,
+    held_out,
+    nnls,
+    regret,
+)
 from gossamer.masks.work import piece_limit, work_list
 
 CALL = Call(2, 12, 4, 1000, 1000, 64, 2)
@@ -22,23 +28,23 @@ def facts(mask, n=1000, tile=(64, 64)):
 @pytest.mark.parametrize(
     "name", ["/".join(("", "")), "x", "cuda", "cuda 64", "rows", "cuda 64x32 limit=a"]
 )
-def test_names_that_are_no_ways(name):
+def test_names_that_are_no_candidates(name):
     with pytest.raises(ValueError, match="must be as in"):
-        Way.parse(name)
+        Candidate.parse(name)
 
 
 @pytest.mark.parametrize(
-    "way",
+    "candidate",
     [
-        Way("block", "cuda", (64, 32), 12),
-        Way("block", "cpu", (32, 32)),
-        Way("rows", "triton"),
-        Way("sdpa", "flash"),
+        Candidate("block", "cuda", (64, 32), 12),
+        Candidate("block", "cpu", (32, 32)),
+        Candidate("rows", "triton"),
+        Candidate("sdpa", "flash"),
     ],
     ids=str,
 )
-def test_names_of_ways(way):
-    assert Way.parse(str(way)) == way
+def test_names_of_candidates(candidate):
+    assert Candidate.parse(str(candidate)) == candidate
 
 
 @pytest.mark.parametrize(
@@ -66,10 +72,10 @@ def test_makespan():
 
 
 @pytest.mark.parametrize(
-    "way", ["cuda 64x64", "cuda 64x64 limit=3", "rows triton", "sdpa flash", "sdpa mask"]
+    "candidate", ["cuda 64x64", "cuda 64x64 limit=3", "rows triton", "sdpa flash", "sdpa mask"]
 )
-def test_features_grow_with_the_work(way):
-    found = Way.parse(way)
+def test_features_grow_with_the_work(candidate):
+    found = Candidate.parse(candidate)
     small = features(found, CALL, facts(m.Causal()), 132)
     larger = Call(16, 12, 4, 1000, 1000, 64, 2)
     large = features(found, larger, facts(m.Causal()), 132)
@@ -116,12 +122,12 @@ def samples(coefficients, noise=0.0):
         for batch, n, head_dim in shapes:
             call = Call(batch, 12, 12, n, n, head_dim, 2)
             for text, numbers in coefficients.items():
-                way = Way.parse(text)
-                tile_facts = known[name, n, way.tile]
-                time = float(np.dot(numbers, features(way, call, tile_facts, 132)))
+                candidate = Candidate.parse(text)
+                tile_facts = known[name, n, candidate.tile]
+                time = float(np.dot(numbers, features(candidate, call, tile_facts, 132)))
                 time *= 1 + noise * float(torch.rand((), generator=generator) - 0.5)
                 point = f"{name} {batch}x{n}x{head_dim}"
-                found.append(Sample(point, way, call, tile_facts, time))
+                found.append(Sample(point, candidate, call, tile_facts, time))
     return found
 
 
@@ -139,7 +145,7 @@ def test_a_fit_recovers_what_made_the_times():
     times = samples(TRUE)
     model = fit(times, 132)
     for sample in times:
-        cost = model.microseconds(sample.way, sample.call, sample.facts)
+        cost = model.microseconds(sample.candidate, sample.call, sample.facts)
         assert cost == pytest.approx(sample.microseconds, rel=1e-4)
     assert regret(times, model).worst < 1e-3
 
@@ -155,12 +161,12 @@ def test_regret_at_points_that_were_left_out():
 
 
 def test_what_is_not_known():
-    model = Model(132, {group_of(Way.parse("cuda 64x64"), 64): TRUE["cuda 64x64"]})
+    model = Model(132, {group_of(Candidate.parse("cuda 64x64"), 64): TRUE["cuda 64x64"]})
     known = facts(m.Causal())
-    assert model.microseconds(Way.parse("triton 64x64"), CALL, known) is None
-    near = model.microseconds(Way.parse("cuda 64x64"), CALL, known)
+    assert model.microseconds(Candidate.parse("triton 64x64"), CALL, known) is None
+    near = model.microseconds(Candidate.parse("cuda 64x64"), CALL, known)
     wide = Call(2, 12, 4, 1000, 1000, 128, 2)
-    assert model.microseconds(Way.parse("cuda 64x64"), wide, known) > 1.5 * near
+    assert model.microseconds(Candidate.parse("cuda 64x64"), wide, known) > 1.5 * near
 
 
 def test_strips_that_see_nothing_do_not_count():
@@ -176,11 +182,11 @@ def test_strips_that_see_nothing_do_not_count():
 
 
 def test_few_samples_do_not_make_small_calls_free():
-    way = Way.parse("sdpa flash")
+    candidate = Candidate.parse("sdpa flash")
     known = facts(m.Full(), 128)
     calls = [Call(b, 12, 12, 4096, 4096, 64, 2) for b in (1, 16)]
-    times = [Sample("full", way, call, known, 100.0 * call.batch) for call in calls]
+    times = [Sample("full", candidate, call, known, 100.0 * call.batch) for call in calls]
     small = Call(1, 12, 12, 128, 128, 64, 2)
-    other = Sample("full", Way.parse("cuda 64x64"), small, known, 6.0)
-    cost = fit([*times, other], 132).microseconds(way, small, known)
+    other = Sample("full", Candidate.parse("cuda 64x64"), small, known, 6.0)
+    cost = fit([*times, other], 132).microseconds(candidate, small, known)
     assert 8 < cost < 20

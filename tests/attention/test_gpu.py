@@ -1,4 +1,4 @@
-"""On a GPU: every way is right, a call is one launch that a CUDA graph can hold."""
+"""On a GPU: every candidate is right, a call is one launch that a CUDA graph can hold."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ import torch
 from gossamer import masked_attention
 from gossamer import masks as m
 from gossamer.attention import prepare
-from gossamer.attention.candidates import Arguments, candidates
+from gossamer.attention.candidates import Arguments
 from gossamer.attention.plans import plan_of
+from gossamer.attention.selector import candidates
 from tests.attention.oracle import check, inputs, oracle
 from tests.masks.examples import all_masks
 
@@ -55,15 +56,15 @@ def test_a_call_does_not_wait_for_the_gpu():
 @pytest.mark.parametrize(("width", "first"), [(64, 1), (68, 0), (72, 1)])
 @pytest.mark.parametrize("mask", [m.Sliding(40, 4), m.Causal(), m.Full()], ids=str)
 def test_tensors_that_do_not_lie_in_multiples_of_16_bytes(mask, width, first):
-    """Every way takes them, for plans do not ask."""
+    """Every candidate takes them, for plans do not ask."""
     n = 300
     prepared = prepare(mask, n, n, "cuda")
     memory = torch.randn(3, 4 * n * width + 8, dtype=torch.float16, device="cuda")
     q, k, v = memory[:, first:][:, : 4 * n * width].view(3, 1, 4, n, width)[..., :64]
     want = oracle(q, k, v, mask.dense(n, n, "cuda"))
     args = Arguments(q, k, v, None, 0.125, 0.0, False)
-    for way in candidates(prepared, args):
-        out, _ = plan_of(prepared, way, args).run(q, k, v, None, 0.125, 0.0)
+    for candidate in candidates(prepared, args):
+        out, _ = plan_of(prepared, candidate, args).run(q, k, v, None, 0.125, 0.0)
         check(out, want, torch.float16)
     check(masked_attention(q, k, v, prepared), want, torch.float16)
     masked_attention(q.clone(), k.clone(), v.clone(), prepared)
@@ -80,12 +81,12 @@ def test_every_way(name, head_dim, kv_heads):
     expected = oracle(q, k, v, mask.mask.dense(n, n, "cuda"))
     for lse in (False, True):
         args = Arguments(q, k, v, None, head_dim**-0.5, 0.0, lse)
-        ways = candidates(mask, args)
-        for way in ways:
-            out, found = plan_of(mask, way, args).run(q, k, v, None, args.scale, 0.0)
+        listed = candidates(mask, args)
+        for candidate in listed:
+            out, found = plan_of(mask, candidate, args).run(q, k, v, None, args.scale, 0.0)
             check((out, found) if lse else out, expected, torch.float16)
     if name in ("full", "causal"):
-        assert "sdpa flash" in {str(way) for way in ways}
+        assert "sdpa flash" in {str(candidate) for candidate in listed}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The public function gives what attention under the dense mask gives, whichever way it takes."""
+"""The public function gives what attention under the dense mask gives, whichever candidate runs."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ import torch
 from gossamer import masked_attention
 from gossamer import masks as m
 from gossamer.attention import prepare
-from gossamer.attention.candidates import Arguments, candidates
+from gossamer.attention.candidates import Arguments
 from gossamer.attention.plans import plan_of
+from gossamer.attention.selector import candidates
 from gossamer.ops import use_backend
 from tests.attention.oracle import check, inputs, oracle
 from tests.masks.examples import all_masks, combined
@@ -29,17 +30,17 @@ def test_every_mask(n, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["full", "causal", "sliding", "longformer", "dense"])
-def test_every_way(name, dtype):
+def test_every_candidate(name, dtype):
     """Also those that are not chosen."""
     n = 130
     q, k, v = inputs(2, 4, 4, n, n, 64, dtype)
     mask = prepare(all_masks(n)[name], n, n, "cpu")
     args = Arguments(q, k, v, None, 0.125, 0.0, False)
     expected = oracle(q, k, v, mask.mask.dense(n, n))
-    ways = candidates(mask, args)
-    assert {str(way) for way in ways} >= {"cpu 64x64", "cpu 32x32"}
-    for way in ways:
-        out, _ = plan_of(mask, way, args).run(q, k, v, None, 0.125, 0.0)
+    listed = candidates(mask, args)
+    assert {str(candidate) for candidate in listed} >= {"cpu 64x64", "cpu 32x32"}
+    for candidate in listed:
+        out, _ = plan_of(mask, candidate, args).run(q, k, v, None, 0.125, 0.0)
         check(out, expected, dtype)
 
 

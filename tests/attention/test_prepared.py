@@ -9,9 +9,7 @@ import torch
 from gossamer import masked_attention
 from gossamer import masks as m
 from gossamer.attention import prepare, prepared
-from gossamer.attention.facts import same_mask
-from gossamer.attention.key_lists import key_lists
-from gossamer.attention.lru import PreparedMasks
+from gossamer.attention.prepared import PreparedMasks
 from tests.attention.oracle import check, inputs, oracle
 from tests.masks.examples import all_masks
 
@@ -81,7 +79,7 @@ def test_only_maps_in_use_are_kept():
     assert mask.nbytes == 0
     masked_attention(*inputs(1, 2, 2, 1000, 1000, 64), mask)
     (plan,) = mask.plans.values()
-    assert mask.nbytes == mask.tiles(plan.way.tile).nbytes
+    assert mask.nbytes == mask.tiles(plan.candidate.tile).nbytes
     assert "Sliding" in repr(mask)
 
 
@@ -126,8 +124,8 @@ def test_same_mask():
     same = 0
     for one, dense in maps:
         for other, other_dense in maps:
-            assert same_mask(one, other) == torch.equal(dense, other_dense)
-            same += one is not other and same_mask(one, other)
+            assert one.same_mask(other) == torch.equal(dense, other_dense)
+            same += one is not other and one.same_mask(other)
     assert same >= 4
 
 
@@ -136,7 +134,7 @@ def test_key_lists(q_len, kv_len):
     masks = [m.Sliding(9, 2), m.Full(), m.Causal(-50), m.Strided(7) & ~m.Causal(-20)]
     masks.append(m.per_head([m.Causal(), m.Full() & ~m.Full(), m.Dilated(8, 8, 3)]))
     for mask in masks:
-        offsets, keys = key_lists(m.TileMap.build(mask, q_len, kv_len, (32, 64)))
+        offsets, keys = m.TileMap.build(mask, q_len, kv_len, (32, 64)).key_lists()
         dense = mask.dense(q_len, kv_len).flatten(0, 2)
         assert offsets.dtype == keys.dtype == torch.int32
         assert torch.equal(offsets.diff(), dense.sum(1).int())

@@ -6,15 +6,12 @@ import pytest
 import torch
 
 from gossamer import masks as m
-from gossamer.attention import candidates as of_candidates
-from gossamer.attention import prepare
-from gossamer.attention.candidates import Arguments, candidates
+from gossamer.attention import prepare, selector
+from gossamer.attention.candidates import Arguments, Call, Candidate
 from gossamer.attention.coefficient_files import SHIPPED, Coefficients, read
-from gossamer.attention.cost import FEATURES, Model
-from gossamer.attention.facts import TileFacts
+from gossamer.attention.cost import FEATURES, Model, TileFacts
 from gossamer.attention.plans import plan_of
-from gossamer.attention.selector import plan, ranked
-from gossamer.attention.ways import Call, Way
+from gossamer.attention.selector import candidates, plan, ranked
 from gossamer.ops import OPS
 from tests.attention.oracle import inputs
 
@@ -28,7 +25,7 @@ def arguments(q_len=100, kv_len=100, heads=4, kv_heads=4, dtype=torch.float32, *
 def names(mask, args, backend=None):
     q_len, kv_len = args.q.shape[2], args.k.shape[2]
     prepared = prepare(mask, q_len, kv_len, "cpu")
-    return {str(way) for way in candidates(prepared, args, backend)}
+    return {str(candidate) for candidate in candidates(prepared, args, backend)}
 
 
 BLOCKS = {"cpu 64x64", "cpu 32x32"}
@@ -69,32 +66,32 @@ def test_a_backend_by_name_is_only_that():
 
 
 def test_large_masks_are_not_made_dense(monkeypatch):
-    monkeypatch.setattr(of_candidates, "MOST_DENSE", 100 * 100 - 1)
+    monkeypatch.setattr(selector, "MOST_DENSE", 100 * 100 - 1)
     assert "sdpa mask" not in names(m.PrefixLM(7), arguments())
     assert "sdpa mask" in names(m.PrefixLM(7), arguments(q_len=99))
 
 
 def test_long_masks_are_not_counted_in_small_tiles(monkeypatch):
-    monkeypatch.setattr(of_candidates, "MOST_BOXES", 4)
+    monkeypatch.setattr(selector, "MOST_BOXES", 4)
     assert names(m.Causal(), arguments(return_lse=True)) == {"cpu 64x64"}
     assert names(m.Causal(), arguments(300, 300, return_lse=True)) == {"cpu 64x64"}
 
 
 def constant(**costs):
-    """Coefficients by which ways take so many microseconds, whatever the call is."""
+    """Coefficients by which candidates take the given microseconds, whatever the call is."""
     groups = {}
     for name, cost in costs.items():
         family = name.replace("_", " ")
-        size = len(FEATURES[Way.parse(family).kernel])
+        size = len(FEATURES[Candidate.parse(family).kernel])
         groups[f"{family} d64"] = (float(cost), *([0.0] * (size - 1)))
     return Coefficients(Model(1, groups), "a device")
 
 
 def test_the_cheapest_comes_first_and_the_unknown_last():
     mask, args = prepare(m.Sliding(2, 0), 100, 100, "cpu"), arguments()
-    ways = candidates(mask, args)
+    listed = candidates(mask, args)
     known = constant(cpu_32x32=3, sdpa_mask=2, rows_cpu=7)
-    order = [str(way) for way in ranked(mask, args, ways, known)]
+    order = [str(candidate) for candidate in ranked(mask, args, listed, known)]
     assert order == ["sdpa mask", "cpu 32x32", "rows cpu", "cpu 64x64"]
 
 
@@ -104,9 +101,9 @@ def test_the_cheapest_comes_first_and_the_unknown_last():
 def test_what_the_gpu_hides_of_the_host_does_not_count(microseconds, first):
     """Triton's launcher needs 107 us, the C++ op 17."""
     mask, args = prepare(m.Causal(), 100, 100, "cpu"), arguments()
-    ways = [Way.parse("cuda 64x64"), Way.parse("triton 64x64")]
+    listed = [Candidate.parse("cuda 64x64"), Candidate.parse("triton 64x64")]
     known = constant(cuda_64x64=microseconds + 5, triton_64x64=microseconds)
-    assert str(ranked(mask, args, ways, known)[0]) == first
+    assert str(ranked(mask, args, listed, known)[0]) == first
 
 
 def test_unmeasured_devices_take_no_risks():
@@ -120,19 +117,19 @@ def test_sdpa_that_fails_is_not_taken(monkeypatch):
     mask, args = prepare(m.Causal(), 100, 100, "cpu"), arguments()
     monkeypatch.setattr("gossamer.attention.selector.coefficients_of",
                         lambda device: constant(sdpa_torch=1, cpu_32x32=2))  # fmt: skip
-    assert str(plan(mask, args, None).way) == "sdpa torch"
+    assert str(plan(mask, args, None).candidate) == "sdpa torch"
 
     def broken(*_, **__):
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", broken)
-    assert str(plan(mask, args, None).way) == "cpu 32x32"
+    assert str(plan(mask, args, None).candidate) == "cpu 32x32"
 
 
 def test_thin_masks_are_not_computed_densely():
     args = arguments(1000, 1000)
     mask = prepare(m.Sliding.causal(64), 1000, 1000, "cpu")
-    assert plan(mask, args, None).way.kernel == "block"
+    assert plan(mask, args, None).candidate.kernel == "block"
 
 
 def h200(mask, n, batch, head_dim=64, names=()):
@@ -141,9 +138,9 @@ def h200(mask, n, batch, head_dim=64, names=()):
     call = Call(batch, 12, 12, n, n, head_dim, 2)
     costs = {}
     for name in names:
-        way = Way.parse(name)
-        tiles = m.TileMap.build(mask, n, n, way.tile if way.kernel == "block" else (64, 64))
-        cost = model.microseconds(way, call, TileFacts.of(tiles))
+        candidate = Candidate.parse(name)
+        tiles = m.TileMap.build(mask, n, n, candidate.facts_tile)
+        cost = model.microseconds(candidate, call, TileFacts.of(tiles))
         costs[name] = math.inf if cost is None else cost
     return min(costs, key=costs.get)
 
@@ -162,8 +159,8 @@ def test_choices_of_the_shipped_coefficients():
 
 def test_a_plan_says_what_it_is():
     mask, args = prepare(m.Causal(), 100, 100, "cpu"), arguments()
-    found = plan_of(mask, Way("block", "cpu", (32, 32)), args)
-    assert str(found.way) == "cpu 32x32"
+    found = plan_of(mask, Candidate("block", "cpu", (32, 32)), args)
+    assert str(found.candidate) == "cpu 32x32"
     assert found.scale == 0.125
 
 
@@ -172,7 +169,7 @@ def as_if_on_h200(monkeypatch):
     """Tensors stay on the CPU; who asks is told that there is an H200."""
     for op in (OPS["masked_attention"], OPS["masked_attention_rows"]):
         monkeypatch.setattr(op, "why_not", lambda backend, device: None if backend != "cpu" else "")
-    monkeypatch.setattr(of_candidates, "places_of", lambda device: 132)
+    monkeypatch.setattr(selector, "places_of", lambda device: 132)
     for name in ("can_use_flash_attention", "can_use_cudnn_attention"):
         monkeypatch.setattr(torch.backends.cuda, name, lambda params: True)
 
@@ -190,26 +187,28 @@ def as_if_on_h200(monkeypatch):
 
 def test_who_can_take_a_call_on_a_gpu(as_if_on_h200):
     half = arguments(dtype=torch.float16)
-    ways = {str(way) for way in candidates(as_if_on_h200(m.Causal(), 100), half)}
-    assert ways == {*CUDA, "sdpa flash", "sdpa cudnn"}
+    listed = {str(candidate) for candidate in candidates(as_if_on_h200(m.Causal(), 100), half)}
+    assert listed == {*CUDA, "sdpa flash", "sdpa cudnn"}
     for other in (arguments(), arguments(dtype=torch.float16, bias=torch.zeros(1))):
-        ways = {str(way) for way in candidates(as_if_on_h200(m.PrefixLM(3), 100), other)}
-        assert {"triton 64x64", "triton 128x64"} <= ways
-        assert not any(way.startswith("cuda") for way in ways)
+        listed = {
+            str(candidate) for candidate in candidates(as_if_on_h200(m.PrefixLM(3), 100), other)
+        }
+        assert {"triton 64x64", "triton 128x64"} <= listed
+        assert not any(candidate.startswith("cuda") for candidate in listed)
     lse = arguments(dtype=torch.float16, return_lse=True)
-    ways = {str(way) for way in candidates(as_if_on_h200(m.Causal(), 100), lse)}
-    assert "sdpa flash" in ways
-    assert "sdpa cudnn" not in ways
+    listed = {str(candidate) for candidate in candidates(as_if_on_h200(m.Causal(), 100), lse)}
+    assert "sdpa flash" in listed
+    assert "sdpa cudnn" not in listed
 
 
 def test_long_rows_are_cut_on_a_gpu(as_if_on_h200):
     args = arguments(4096, 4096, heads=12, kv_heads=12, dtype=torch.float16)
     mask = as_if_on_h200(m.Longformer(32, 0), 4096)
-    ways = candidates(mask, args)
-    limits = {way.limit for way in ways if way.family == "cuda 64x64"}
+    listed = candidates(mask, args)
+    limits = {candidate.limit for candidate in listed if candidate.family == "cuda 64x64"}
     assert 0 in limits
     assert len(limits) > 1
     known = read(SHIPPED / "nvidia-h200.json")
-    best = ranked(mask, args, ways, known)[0]
+    best = ranked(mask, args, listed, known)[0]
     assert best.backend == "cuda"
     assert best.limit

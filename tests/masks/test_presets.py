@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gossamer import masks as m
-from gossamer.masks.presets import PRESETS, parameters_of, words_of
+from gossamer.masks.presets import PRESETS, parameters_of, summary_of
 
 # Full and partial tiles of 64 x 64 of STOF's own masks, at 256, 1,024 and 4,096 tokens.
 STOF = {
@@ -37,7 +37,7 @@ def test_stof_dilated():
 def test_every_name_at_every_length(name, n):
     mask = m.named(name, n)
     assert torch.equal(m.TileMap.build(mask, n, n).dense(), mask.dense(n, n))
-    assert words_of(name)
+    assert summary_of(name)
 
 
 def test_parameters():

@@ -10,7 +10,7 @@ import httpx
 
 from gossamer.engine import LLM
 from gossamer.server import Gateway, Settings, create_app
-from gossamer.server.run import Server
+from gossamer.server.uvicorn_server import Server
 from tests.engine.serving import assert_empty, cpu_llm
 
 MODEL = "tiny"

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gossamer.cli.main import app
-from gossamer.server.load.client import Seen
-from gossamer.server.load.plan import Load
+from gossamer.server.load.client import ClientResult
 from gossamer.server.load.report import quantiles
+from gossamer.server.load.workload import Load
 from tests.server.live import SPARSE, SlowSteps
 
 
@@ -31,28 +31,30 @@ def test_a_load_with_shared_prefixes(live, tmp_path):
     found = json.loads((tmp_path / "serve.jsonl").read_text())
     assert (found["kv"], found["completed"], found["errors"]) == (SPARSE, 12, {})
     assert found["load"]["requests"] == 12
-    assert found["output_tokens"] == sum(p.output for p in planned())
+    assert found["output_tokens"] == sum(p.output for p in scheduled())
     assert found["cached_tokens"] > 128
     assert found["ttft_ms"]["p50"] <= found["ttft_ms"]["p99"] <= found["latency_ms"]["p99"]
     assert figure.read_bytes()[:4] == b"\x89PNG"
 
 
-def planned():
+def scheduled():
     load = Load(
         requests=12, inputs=(5, 40), outputs=(3, 12), prefix=128, prefixes=2, kv=SPARSE, seed=3
     )
-    return load.plan(97)
+    return load.schedule(97)
 
 
-def test_a_plan():
-    plan = planned()
-    assert plan == planned()
-    assert len({request.ids[:128] for request in plan}) == 2
-    assert all(5 <= len(request.ids) - 128 <= 40 and 3 <= request.output <= 12 for request in plan)
-    assert {request.at for request in plan} == {0.0}
-    timed = Load(requests=2000, rate=10.0).plan(50)
+def test_a_schedule():
+    requests = scheduled()
+    assert requests == scheduled()
+    assert len({request.ids[:128] for request in requests}) == 2
+    assert all(
+        5 <= len(request.ids) - 128 <= 40 and 3 <= request.output <= 12 for request in requests
+    )
+    assert {request.at for request in requests} == {0.0}
+    timed = Load(requests=2000, rate=10.0).schedule(50)
     assert timed[-1].at == pytest.approx(200, rel=0.15)
-    leaving = Load(requests=1000, leaving=0.2).plan(50)
+    leaving = Load(requests=1000, leaving=0.2).schedule(50)
     assert sum(request.leave is not None for request in leaving) == pytest.approx(200, rel=0.3)
 
 
@@ -88,8 +90,8 @@ def test_bad_options(arguments, message):
 
 
 def test_what_a_client_saw():
-    seen = Seen(1.0, [1.5, 1.75, 2.25])
+    seen = ClientResult(1.0, [1.5, 1.75, 2.25])
     assert (seen.first, seen.gaps) == (0.5, [0.25, 0.5])
-    assert (Seen(1.0).first, Seen(1.0).gaps) == (None, [])
+    assert (ClientResult(1.0).first, ClientResult(1.0).gaps) == (None, [])
     assert quantiles([0.001, 0.002, 0.003])["p50"] == 2.0
     assert quantiles([]) == {}

@@ -59,13 +59,13 @@ STATES = ("used", "cached", "free")
 def test_statistics_while_it_runs(tiny):
     """Also what is saved, while a long prompt is in a sparse cache."""
     with serving(tiny, ("dense", SPARSE)) as live, SlowSteps(live.llms[SPARSE]) as slow:
-        ticket = None
+        subscription = None
 
         async def ask():
-            nonlocal ticket
+            nonlocal subscription
             engine = live.llms[SPARSE].engine
             params = SamplingParams(max_tokens=50, ignore_eos=True)
-            ticket = live.gateway.open(SPARSE, [engine.checked([5] * 400)], params)
+            subscription = live.gateway.submit(SPARSE, [engine.checked([5] * 400)], params)
 
         run_in(live, ask)
         wait_until(lambda: live.gateway.loop.snapshots[SPARSE].output_tokens > 3)
@@ -82,14 +82,14 @@ def test_statistics_while_it_runs(tiny):
         slow.gate.set()
 
         async def leave():
-            ticket.abort()
+            subscription.abort()
 
         run_in(live, leave)
 
 
 def run_in(live, function):
     """In the server's event loop."""
-    return asyncio.run_coroutine_threadsafe(function(), live.gateway._events).result(30)
+    return asyncio.run_coroutine_threadsafe(function(), live.gateway._event_loop).result(30)
 
 
 def test_the_profiler(tiny, tmp_path):

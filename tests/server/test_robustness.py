@@ -200,7 +200,7 @@ def test_a_bug_in_a_route_is_an_error_with_an_id(live, monkeypatch, caplog):
     def bug(*_):
         raise KeyError("secret detail")
 
-    monkeypatch.setattr(live.gateway, "lane", bug)
+    monkeypatch.setattr(live.gateway, "resolve_kv", bug)
     answer = live.complete()
     assert answer.status_code == 500
     assert answer.json()["error"]["code"].startswith("err-")
@@ -220,7 +220,7 @@ def test_draining_finishes_what_runs(tiny):
             live.server.handle_exit(15, None)
             return live.gateway.status
 
-        events = live.gateway._events
+        events = live.gateway._event_loop
         assert asyncio.run_coroutine_threadsafe(told(), events).result(5) == "draining"
         answer = running.result(30)
         assert answer.status_code == 200

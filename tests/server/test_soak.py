@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.end_to_end import soak
 from gossamer.server.load import client
-from gossamer.server.load.plan import Load
+from gossamer.server.load.workload import Load
 from tests.server.live import SPARSE, serving
 
 
@@ -16,9 +16,9 @@ def test_a_small_soak(tiny, kv):
     """Little memory, so that sequences also lose their pages to others."""
     load = Load(requests=60, concurrency=16, inputs=(16, 200), outputs=(4, 60), leaving=0.2, seed=5)
     ids = random.Random(1).choices(range(3, 97), k=2000)
-    planned = soak.text_requests(ids, load, hasty=0.1)
+    planned = soak.schedule(ids, load, hasty=0.1)
     with serving(tiny, (kv,), kv_memory="1MB" if kv == "dense" else "700KB") as live:
-        target = client.look(live.url)
+        target = client.probe(live.url)
         seen = asyncio.run(client.run(target, planned, load.concurrency))
         assert soak.in_use(target) == 0
         live.assert_empty()

@@ -1,4 +1,4 @@
-"""The clients: each sends its prompt, reads the stream, and notes when things came."""
+"""The clients: each sends its prompt, reads the stream, and notes when chunks came."""
 
 import asyncio
 import json
@@ -9,21 +9,21 @@ from typing import Any
 
 import httpx
 
-from gossamer.server.load.plan import Planned
+from gossamer.server.load.workload import ScheduledRequest
 
 TIMEOUT = httpx.Timeout(600.0, connect=30.0)
 
 
 @dataclass
-class Seen:
-    """What one client saw. Times are seconds after the start of the run.
+class ClientResult:
+    """What one client got. Times are seconds after the start of the run.
 
-    sent: when its request went out; pieces: when parts of the answer came. error: what went
-    wrong; left: it hung up as planned.
+    sent: when its request went out; chunks: when parts of the answer came. error: what went
+    wrong; left: it disconnected as scheduled.
     """
 
     sent: float
-    pieces: list[float] = field(default_factory=list)
+    chunks: list[float] = field(default_factory=list)
     text: str = ""
     tokens: int = 0
     cached: int = 0
@@ -33,18 +33,18 @@ class Seen:
 
     @property
     def first(self) -> float | None:
-        """Seconds to the first piece."""
-        return self.pieces[0] - self.sent if self.pieces else None
+        """Seconds to the first chunk."""
+        return self.chunks[0] - self.sent if self.chunks else None
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between pieces."""
-        return [b - a for a, b in zip(self.pieces, self.pieces[1:], strict=False)]
+        """Seconds between chunks."""
+        return [b - a for a, b in zip(self.chunks, self.chunks[1:], strict=False)]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server, and what it says of itself."""
+    """A server, and its stats."""
 
     url: str
     key: str | None
@@ -55,8 +55,8 @@ class Target:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
-def look(url: str, key: str | None = None) -> Target:
-    """Raises ConnectionError where no Gossamer answers."""
+def probe(url: str, key: str | None = None) -> Target:
+    """The server at this address. Raises ConnectionError where no Gossamer answers."""
     url = url.rstrip("/").removesuffix("/v1")
     try:
         answer = httpx.get(
@@ -70,31 +70,31 @@ def look(url: str, key: str | None = None) -> Target:
 
 async def run(
     target: Target,
-    planned: Sequence[Planned],
+    scheduled: Sequence[ScheduledRequest],
     concurrency: int,
     kv: str | None = None,
     start: float | None = None,
-) -> list[Seen]:
+) -> list[ClientResult]:
     """Send everything at its time, or as soon as fewer than `concurrency` are open.
 
     start: by time.perf_counter(), what times are counted from; None for now.
     """
     start = time.perf_counter() if start is None else start
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
-    open_ones = asyncio.Semaphore(concurrency)
+    slots = asyncio.Semaphore(concurrency)
     async with httpx.AsyncClient(
         base_url=target.url, headers=target.headers, timeout=TIMEOUT, limits=limits
     ) as client:
 
-        async def one(each: Planned) -> Seen:
+        async def one(each: ScheduledRequest) -> ClientResult:
             await asyncio.sleep(max(0.0, each.at - (time.perf_counter() - start)))
-            async with open_ones:
-                return await _ask(client, _body(target, each, kv), each, start)
+            async with slots:
+                return await _send(client, _body(target, each, kv), each, start)
 
-        return await asyncio.gather(*(one(each) for each in planned))
+        return await asyncio.gather(*(one(each) for each in scheduled))
 
 
-def _body(target: Target, each: Planned, kv: str | None) -> dict[str, Any]:
+def _body(target: Target, each: ScheduledRequest, kv: str | None) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": target.stats["model"],
         "prompt": list(each.ids),
@@ -107,10 +107,10 @@ def _body(target: Target, each: Planned, kv: str | None) -> dict[str, Any]:
     return body if kv is None else body | {"kv": kv}
 
 
-async def _ask(
-    client: httpx.AsyncClient, body: dict[str, Any], each: Planned, start: float
-) -> Seen:
-    seen = Seen(time.perf_counter() - start)
+async def _send(
+    client: httpx.AsyncClient, body: dict[str, Any], each: ScheduledRequest, start: float
+) -> ClientResult:
+    result = ClientResult(time.perf_counter() - start)
     try:
         async with (
             asyncio.timeout(each.patience),
@@ -118,18 +118,20 @@ async def _ask(
         ):
             if answer.status_code != 200:
                 await answer.aread()
-                seen.error = f"status {answer.status_code}"
+                result.error = f"status {answer.status_code}"
             else:
-                await _read(answer, seen, each.leave, start)
+                await _read(answer, result, each.leave, start)
     except TimeoutError:
-        seen.left = True
+        result.left = True
     except httpx.HTTPError as error:
-        seen.error = type(error).__name__
-    seen.ended = time.perf_counter() - start
-    return seen
+        result.error = type(error).__name__
+    result.ended = time.perf_counter() - start
+    return result
 
 
-async def _read(answer: httpx.Response, seen: Seen, leave: int | None, start: float) -> None:
+async def _read(
+    answer: httpx.Response, result: ClientResult, leave: int | None, start: float
+) -> None:
     """Until the end, or until it is time to leave."""
     done = False
     async for line in answer.aiter_lines():
@@ -140,15 +142,15 @@ async def _read(answer: httpx.Response, seen: Seen, leave: int | None, start: fl
             break
         chunk = json.loads(line.removeprefix("data: "))
         if "error" in chunk:
-            seen.error = f"error {chunk['error'].get('code')}"
+            result.error = f"error {chunk['error'].get('code')}"
         elif chunk.get("usage"):
-            seen.tokens = chunk["usage"]["completion_tokens"]
-            seen.cached = chunk["usage"]["prompt_tokens_details"]["cached_tokens"]
+            result.tokens = chunk["usage"]["completion_tokens"]
+            result.cached = chunk["usage"]["prompt_tokens_details"]["cached_tokens"]
         elif chunk["choices"][0]["text"]:
-            seen.pieces.append(time.perf_counter() - start)
-            seen.text += chunk["choices"][0]["text"]
-        if leave is not None and len(seen.pieces) >= leave:
-            seen.left = True
+            result.chunks.append(time.perf_counter() - start)
+            result.text += chunk["choices"][0]["text"]
+        if leave is not None and len(result.chunks) >= leave:
+            result.left = True
             return
-    if not done and seen.error is None:
-        seen.error = "the stream ended early"
+    if not done and result.error is None:
+        result.error = "the stream ended early"

@@ -1,36 +1,33 @@
 """/v1/chat/completions and /v1/completions."""
 
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from gossamer.engine import Engine, SamplingParams
-from gossamer.server.answers.chat import ChatWriter
-from gossamer.server.answers.completion import CompletionWriter
-from gossamer.server.answers.tally import Tally
-from gossamer.server.answers.writer import Writer
+from gossamer.engine import Engine, PromptTooLongError, SamplingParams
 from gossamer.server.context import Context, context_of
 from gossamer.server.errors import APIError
 from gossamer.server.events import Event
-from gossamer.server.gateway import Ticket
+from gossamer.server.gateway import Subscription
+from gossamer.server.responses.chat import ChatWriter
+from gossamer.server.responses.common import ResponseState, Writer
+from gossamer.server.responses.completion import CompletionWriter
 from gossamer.server.schemas.chat import ChatBody
 from gossamer.server.schemas.common import Generation
 from gossamer.server.schemas.completions import CompletionBody
-from gossamer.server.sse import EventStream, unless_gone
+from gossamer.server.sse import EventStream, unless_disconnected
 
 router = APIRouter(prefix="/v1")
-log = logging.getLogger("gossamer.server")
 Numbered = AsyncIterator[tuple[int, Event]]
 
 
 @router.post("/chat/completions")
 async def chat(body: ChatBody, request: Request) -> Response:
     context = context_of(request)
-    lane = _checked_lane(context, body)
-    engine = context.gateway.engines[lane]
+    kv = _checked_kv(context, body)
+    engine = context.gateway.engines[kv]
     messages = [message.plain() for message in body.messages]
     context.log_prompt(messages)
     ids = await context.gateway.tokens.encode(messages, engine.built.max_model_len)
@@ -40,14 +37,14 @@ async def chat(body: ChatBody, request: Request) -> Response:
         context.gateway.tokens,
         logprobs=bool(body.logprobs),
     )
-    return await _answer(request, context, lane, body, [ids], writer)
+    return await _respond(request, context, kv, body, [ids], writer)
 
 
 @router.post("/completions")
 async def completions(body: CompletionBody, request: Request) -> Response:
     context = context_of(request)
-    lane = _checked_lane(context, body)
-    longest = context.gateway.engines[lane].built.max_model_len
+    kv = _checked_kv(context, body)
+    longest = context.gateway.engines[kv].built.max_model_len
     context.log_prompt(body.prompt)
     prompts = [await context.gateway.tokens.encode(p, longest) for p in body.prompts()]
     writer = CompletionWriter(
@@ -56,36 +53,36 @@ async def completions(body: CompletionBody, request: Request) -> Response:
         context.gateway.tokens,
         logprobs=body.logprobs is not None,
     )
-    return await _answer(request, context, lane, body, prompts, writer)
+    return await _respond(request, context, kv, body, prompts, writer)
 
 
-def _checked_lane(context: Context, body: Generation) -> str:
+def _checked_kv(context: Context, body: Generation) -> str:
     context.check_model(body.model)
-    return context.gateway.lane(body.kv)
+    return context.gateway.resolve_kv(body.kv)
 
 
-async def _answer(
+async def _respond(
     request: Request,
     context: Context,
-    lane: str,
+    kv: str,
     body: Generation,
     prompts: list[tuple[int, ...]],
     writer: Writer,
 ) -> Response:
-    engine = context.gateway.engines[lane]
+    engine = context.gateway.engines[kv]
     params = _params(context, engine, body, prompts)
-    ticket = context.gateway.open(lane, prompts, params)
-    tally = Tally(engine, lane, prompts, params.n)
+    subscription = context.gateway.submit(kv, prompts, params)
+    state = ResponseState(engine, kv, prompts, params.n)
     try:
         if not body.stream:
-            await unless_gone(request, _collect(ticket, tally))
-            return JSONResponse(writer.whole(tally))
+            await unless_disconnected(request, _collect(subscription, state))
+            return JSONResponse(writer.whole(state))
         # A failure before the first token is still a status of its own.
-        events = aiter(ticket)
-        first = await unless_gone(request, anext(events))
-        return EventStream(ticket, _chunks(first, events, tally, writer, body.include_usage))
+        events = aiter(subscription)
+        first = await unless_disconnected(request, anext(events))
+        return EventStream(subscription, _chunks(first, events, state, writer, body.include_usage))
     except BaseException:
-        ticket.abort()
+        subscription.abort()
         raise
 
 
@@ -96,7 +93,7 @@ def _params(
     try:
         longest = max(len(engine.checked(ids)) for ids in prompts)
     except ValueError as error:
-        code = "context_length_exceeded" if "tokens; must have" in str(error) else None
+        code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
         raise APIError(400, str(error), param="prompt", code=code) from None
     room, wanted = engine.built.max_model_len - longest, body.output_limit
     if wanted is not None and body.max_tokens_given and wanted > room:
@@ -110,30 +107,32 @@ def _params(
     if most is not None and body.max_tokens_given and wanted is not None and wanted > most:
         raise APIError(400, f"max_tokens is {wanted}; must be 1 to {most}", param="max_tokens")
     limit = min(x for x in (room, wanted, most) if x is not None)
-    try:
-        return body.params(limit)
-    except (ValueError, TypeError) as error:
-        raise APIError(400, str(error), param=str(error).split()[0]) from None
+    least = body.min_tokens or 0
+    if least > limit:
+        message = f"min_tokens is {least}; must be 0 to max_tokens, {limit}"
+        raise APIError(400, message, param="min_tokens")
+    return body.params(limit)
 
 
-async def _collect(ticket: Ticket, tally: Tally) -> None:
-    async for number, event in ticket:
-        tally.add(number, event)
+async def _collect(subscription: Subscription, state: ResponseState) -> None:
+    async for number, event in subscription:
+        state.add(number, event)
 
 
 async def _chunks(
-    first: tuple[int, Event], rest: Numbered, tally: Tally, writer: Writer, usage: bool
+    first: tuple[int, Event], rest: Numbered, state: ResponseState, writer: Writer, usage: bool
 ) -> AsyncIterator[dict[str, Any]]:
-    for number in range(len(tally.outputs)):
+    for number in range(len(state.outputs)):
         opening = writer.opening(number)
         if opening is not None:
             yield opening
     async for number, event in _with(first, rest):
-        chunk = writer.chunk(number, event, tally.add(number, event))
+        state.add(number, event)
+        chunk = writer.chunk(number, event)
         if chunk is not None:
             yield chunk
     if usage:
-        yield writer.counts(tally)
+        yield writer.usage(state)
 
 
 async def _with(first: tuple[int, Event], rest: Numbered) -> Numbered:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,9 +10,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from gossamer._version import __version__
+from gossamer.profiling import Recorder
 from gossamer.server.context import Context, context_of
 from gossamer.server.errors import APIError
-from gossamer.server.profiler import Profiler
 from gossamer.server.snapshot import Pages
 
 router = APIRouter()
@@ -99,3 +100,24 @@ async def _profile(request: Request, action: str) -> str:
         return await asyncio.wrap_future(context_of(request).gateway.loop.call(call))
     except RuntimeError as error:
         raise APIError(409, str(error)) from None
+
+
+class Profiler:
+    """Used in the engines' thread: torch records what the calling thread does."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._recorder = Recorder(memory=False)
+
+    def start(self) -> str:
+        """RuntimeError if it runs already."""
+        self._recorder.start()
+        return "running"
+
+    def stop(self) -> str:
+        """Write a trace for chrome://tracing or Perfetto; its name. RuntimeError if none runs."""
+        recording = self._recorder.stop()
+        name = f"trace-{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6:06d}.json"
+        recording.write_trace(self._folder / name)
+        return name

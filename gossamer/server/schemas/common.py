@@ -98,7 +98,7 @@ class Generation(Body):
         raise NotImplementedError
 
     def params(self, limit: int) -> SamplingParams:
-        """ValueError where fields contradict each other. limit: of output tokens."""
+        """limit: of output tokens, at least min_tokens."""
         given: dict[str, Any] = {
             name: getattr(self, name) for name in SAME_NAMES if getattr(self, name) is not None
         }

@@ -16,7 +16,8 @@ function headers() {
 async function checked(response) {
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
-  throw new Error(body?.error?.message ?? `the server answered ${response.status}`);
+  const error = new Error(body?.error?.message ?? `the server answered ${response.status}`);
+  throw Object.assign(error, { status: response.status });
 }
 
 export async function stats() {

@@ -72,8 +72,9 @@ async function look() {
     panel.update(found);
     compare.update(found);
   } catch (error) {
-    status(error.message.includes("API key") ? "needs the API key" : "not reachable", true);
-    if (error.message.includes("API key")) $("access").open = true;
+    const locked = error.status === 401;
+    status(locked ? "needs the API key" : "not reachable", true);
+    if (locked) $("access").open = true;
   }
 }
 

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gossamer.engine import TokenLogprobs
-from gossamer.server.answers.tally import Output, Tally
-from gossamer.server.answers.writer import Envelope
 from gossamer.server.events import Event
+from gossamer.server.responses.common import LOWEST_LOGPROB, Envelope, ResponseState
 from gossamer.server.tokens import Tokens
 
 
@@ -17,44 +16,43 @@ class CompletionWriter:
         self._wrap = Envelope("cmpl", name, model)
         self._tokens, self._logprobs = tokens, logprobs
         self._offsets: dict[int, int] = {}  # of outputs: where the next token's text starts
-        self.id = self._wrap.id
 
     def opening(self, number: int) -> dict[str, Any] | None:
         return None
 
-    def chunk(self, number: int, event: Event, output: Output) -> dict[str, Any] | None:
+    def chunk(self, number: int, event: Event) -> dict[str, Any] | None:
         if not (event.text or event.finish_reason or (self._logprobs and event.logprobs)):
             return None
-        logprobs = self._written(number, event.logprobs) if self._logprobs else None
+        logprobs = self._logprobs_json(number, event.logprobs) if self._logprobs else None
         return self._wrap(
             "text_completion", [_choice(number, event.text, logprobs, event.finish_reason)]
         )
 
-    def counts(self, tally: Tally) -> dict[str, Any]:
-        return self._wrap("text_completion", [], usage=tally.usage(), gossamer=tally.cache())
+    def usage(self, state: ResponseState) -> dict[str, Any]:
+        return self._wrap("text_completion", [], **state.usage())
 
-    def whole(self, tally: Tally) -> dict[str, Any]:
+    def whole(self, state: ResponseState) -> dict[str, Any]:
         choices = [
             _choice(
                 number,
                 output.text,
-                self._written(number, output.logprobs) if self._logprobs else None,
+                self._logprobs_json(number, output.logprobs) if self._logprobs else None,
                 output.finish_reason,
             )
-            for number, output in enumerate(tally.outputs)
+            for number, output in enumerate(state.outputs)
         ]
-        return self._wrap("text_completion", choices, usage=tally.usage(), gossamer=tally.cache())
+        return self._wrap("text_completion", choices, **state.usage())
 
-    def _written(self, number: int, logprobs: Iterable[TokenLogprobs]) -> dict[str, Any]:
+    def _logprobs_json(self, number: int, logprobs: Iterable[TokenLogprobs]) -> dict[str, Any]:
         entries, offsets = list(logprobs), []
         for entry in entries:
             offsets.append(self._offsets.get(number, 0))
             self._offsets[number] = offsets[-1] + len(self._text(entry.token_id))
         return {
             "tokens": [self._text(entry.token_id) for entry in entries],
-            "token_logprobs": [max(entry.logprob, -9999.0) for entry in entries],
+            "token_logprobs": [max(entry.logprob, LOWEST_LOGPROB) for entry in entries],
             "top_logprobs": [
-                {self._text(token): max(value, -9999.0) for token, value in entry.top}
+                {self._text(token): max(value, LOWEST_LOGPROB) for token, value in entry.top}
                 for entry in entries
             ],
             "text_offset": offsets,

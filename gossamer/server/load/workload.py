@@ -1,16 +1,15 @@
-"""Who asks what, and when."""
+"""The load: which requests are sent, and when."""
 
 import random
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A prompt, the tokens wanted after it, seconds after the start, and when to leave.
+class ScheduledRequest:
+    """A prompt, the tokens wanted after it, and when to send it, in seconds after the start.
 
-    leave: after so many pieces of the answer the client hangs up; patience: after so many seconds,
-    whatever came until then. None to stay.
+    leave: chunks of the answer after which the client disconnects; patience: seconds after which it
+    does, whatever came until then. None to stay.
     """
 
     ids: tuple[int, ...]
@@ -26,7 +25,7 @@ class Load:
 
     concurrency: requests that are open at a time at most. inputs, outputs: least and most tokens.
     prefix: tokens that begin each prompt, on top of `inputs`; there are `prefixes` different ones.
-    leaving: share of clients that hang up in the middle. kv: the cache to ask for.
+    leaving: share of clients that disconnect in the middle. kv: the cache to ask for.
     """
 
     requests: int = 100
@@ -49,23 +48,20 @@ class Load:
         if not 0 <= self.leaving <= 1:
             raise ValueError(f"leaving is {self.leaving}; must be 0 to 1")
 
-    def plan(self, vocab: int) -> list[Planned]:
+    def schedule(self, vocab: int) -> list[ScheduledRequest]:
         """The same for the same seed: lengths and tokens drawn uniformly."""
-        chance = random.Random(self.seed)
-        starts = [self._ids(chance, vocab, self.prefix) for _ in range(self.prefixes)]
-        at, planned = 0.0, []
+        rng = random.Random(self.seed)
+        starts = [self._ids(rng, vocab, self.prefix) for _ in range(self.prefixes)]
+        at, scheduled = 0.0, []
         for _ in range(self.requests):
-            ids = chance.choice(starts) + self._ids(chance, vocab, chance.randint(*self.inputs))
-            output = chance.randint(*self.outputs)
-            leaves = chance.random() < self.leaving
-            leave = chance.randint(1, max(1, output // 2)) if leaves else None
-            planned.append(Planned(ids, output, at, leave))
-            at += chance.expovariate(self.rate) if self.rate is not None else 0.0
-        return planned
+            ids = rng.choice(starts) + self._ids(rng, vocab, rng.randint(*self.inputs))
+            output = rng.randint(*self.outputs)
+            leaves = rng.random() < self.leaving
+            leave = rng.randint(1, max(1, output // 2)) if leaves else None
+            scheduled.append(ScheduledRequest(ids, output, at, leave))
+            at += rng.expovariate(self.rate) if self.rate is not None else 0.0
+        return scheduled
 
     @staticmethod
-    def _ids(chance: random.Random, vocab: int, count: int) -> tuple[int, ...]:
-        return tuple(chance.choices(range(vocab), k=count))
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
+    def _ids(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:
+        return tuple(rng.choices(range(vocab), k=count))

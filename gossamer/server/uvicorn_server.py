@@ -1,4 +1,4 @@
-"""Run the application until it is told to stop, and then let requests finish."""
+"""Serve the application until a signal comes, and then let requests finish."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         self._context: Context = app.state.context
-        logging.getLogger("uvicorn.access").disabled = True  # it writes whole URLs; see Accounts
+        logging.getLogger("uvicorn.access").disabled = True  # it writes whole URLs; see RequestLog
         limits = self._context.settings.limits
         super().__init__(
             uvicorn.Config(
@@ -90,7 +90,7 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
-def run(app: FastAPI, listening: socket.socket) -> None:
+def serve(app: FastAPI, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
     host, port = listening.getsockname()[:2]
     asyncio.run(Server(app, host, port).serve(sockets=[listening]))

@@ -1,14 +1,13 @@
-"""The thread that steps the engines: jobs in, events out.
+"""The thread that steps the engines: requests in, events out.
 
 One thread for all engines, in turn: an engine is not for several threads, and two that capture
-CUDA graphs or share a CPU's cores at the same time would only hurt each other.
+CUDA graphs or share a CPU's cores at the same time would only failed each other.
 """
 
 import logging
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -17,25 +16,25 @@ from typing import TypeVar
 import torch
 
 from gossamer.engine import Delta, Engine
-from gossamer.server.events import Event, Failure, Job
+from gossamer.server.events import EngineRequest, Event, Events, Failure
 from gossamer.server.metrics import Metrics
 from gossamer.server.snapshot import Rate, Snapshot
 
 T = TypeVar("T")
-Deliver = Callable[[list[tuple[Job, Event]]], None]
+Publish = Callable[[Events], None]
 log = logging.getLogger("gossamer.server")
 
 
 class EngineLoop:
-    """All methods may be called in any thread; `deliver` is called in the loop's own.
+    """All methods may be called in any thread; `publish` is called in the loop's own.
 
     A step that raises ends its own requests with a failure, and the loop goes on.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], deliver: Deliver, metrics: Metrics) -> None:
-        self._engines, self._deliver, self._metrics = engines, deliver, metrics
+    def __init__(self, engines: Mapping[str, Engine], publish: Publish, metrics: Metrics) -> None:
+        self._engines, self._publish, self._metrics = engines, publish, metrics
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._jobs: dict[str, Job] = {}
+        self._requests: dict[str, EngineRequest] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="gossamer engine", daemon=True)
         self.rates = {name: Rate() for name in engines}
@@ -45,13 +44,13 @@ class EngineLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def add(self, job: Job) -> None:
+    def add(self, request: EngineRequest) -> None:
         """Run it; its events follow."""
-        self._inbox.put(partial(self._add, job))
+        self._inbox.put(partial(self._add, request))
 
-    def abort(self, job: Job) -> None:
+    def abort(self, request: EngineRequest) -> None:
         """End it now, unless it is over; no event follows."""
-        self._inbox.put(partial(self._abort, job))
+        self._inbox.put(partial(self._abort, request))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Between two steps, in the thread of the engines."""
@@ -79,13 +78,13 @@ class EngineLoop:
             if engine.built.device.type == "cuda":  # the current device is each thread's own
                 torch.cuda.set_device(engine.built.device)
         while not self._closing:
-            self._take_in()
+            self._run_inbox()
             for name, engine in self._engines.items():
                 if engine.busy:
                     self._step(name, engine)
 
-    def _take_in(self) -> None:
-        """Everything that was asked for; waits where there is nothing else to do."""
+    def _run_inbox(self) -> None:
+        """Call everything in the inbox; waits where there is nothing else to do."""
         waits = not any(engine.busy for engine in self._engines.values())
         while waits or not self._inbox.empty():
             self._inbox.get()()
@@ -93,24 +92,25 @@ class EngineLoop:
         for name, engine in self._engines.items():
             self.snapshots[name] = Snapshot.of(engine)
 
-    def _add(self, job: Job) -> None:
+    def _add(self, request: EngineRequest) -> None:
         try:
-            self._engines[job.lane].add_request(job.ids, job.params, request_id=job.id)
+            engine = self._engines[request.kv]
+            engine.add_request(request.prompt_ids, request.params, request_id=request.id)
         except (ValueError, TypeError) as error:
-            self._metrics.finished(job, "refused")
-            failure = Failure(_new_id(), str(error), refused=True)
-            self._deliver([(job, Event(0, finish_reason="error", failure=failure))])
+            self._metrics.finished(request, "refused")
+            failure = Failure(str(error), refused=True)
+            self._publish([(request, Event(0, finish_reason="error", failure=failure))])
             return
-        self._jobs[job.id] = job
+        self._requests[request.id] = request
 
-    def _abort(self, job: Job) -> None:
-        if self._jobs.pop(job.id, None) is not None:
-            self._engines[job.lane].abort(job.id)
-            self._metrics.finished(job, "abort")
+    def _abort(self, request: EngineRequest) -> None:
+        if self._requests.pop(request.id, None) is not None:
+            self._engines[request.kv].abort(request.id)
+            self._metrics.finished(request, "abort")
 
     def _close(self) -> None:
-        for job in list(self._jobs.values()):
-            self._abort(job)
+        for request in list(self._requests.values()):
+            self._abort(request)
         self._closing = True
 
     def _step(self, name: str, engine: Engine) -> None:
@@ -118,54 +118,50 @@ class EngineLoop:
             deltas = engine.step()
         except Exception as error:
             self.failures[name] += 1
-            self._deliver(self._failed(name, engine, error))
+            self._publish(self._fail(name, engine, error))
         else:
             self.failures[name] = 0
-            events = [found for delta in deltas for found in self._event(delta)]
+            events = [found for delta in deltas for found in self._events_of(delta)]
             self.rates[name].add(sum(event.tokens for _, event in events))
             self.snapshots[name] = Snapshot.of(engine)
             if events:
-                self._deliver(events)
+                self._publish(events)
 
-    def _event(self, delta: Delta) -> list[tuple[Job, Event]]:
+    def _events_of(self, delta: Delta) -> Events:
         """Nothing for a request that was given up in this very step."""
-        job = self._jobs.get(delta.request_id)
-        if job is None:
+        request = self._requests.get(delta.request_id)
+        if request is None:
             return []
         output, failure = delta.request.outputs[delta.index], None
         if delta.finish_reason == "error":
-            failure = Failure(_new_id(), output.error or "")
-            log.error("%s: request %s failed: %s", failure.id, job.id, output.error)
+            failure = Failure(output.error or "")
+            log.error("%s: request %s failed: %s", failure.id, request.id, output.error)
             # Its other outputs are of no use to anyone.
-            self._engines[job.lane].abort(job.id)
-            del self._jobs[job.id]
-            self._metrics.finished(job, "error")
-        job.ended += delta.finish_reason is not None
-        event = Event.of(delta, last=job.ended == job.params.n, failure=failure)
-        self._metrics.took(job, event, time.perf_counter())
+            self._engines[request.kv].abort(request.id)
+            del self._requests[request.id]
+            self._metrics.finished(request, "error")
+        request.finished += delta.finish_reason is not None
+        event = Event.of(delta, last=request.finished == request.params.n, failure=failure)
+        self._metrics.observe(request, event, time.perf_counter())
         if failure is None and event.usage is not None:
-            del self._jobs[job.id]
-            self._metrics.finished(job, event.finish_reason or "stop", event.usage)
-        return [(job, event)]
+            del self._requests[request.id]
+            self._metrics.finished(request, event.finish_reason or "stop", event.usage)
+        return [(request, event)]
 
-    def _failed(self, name: str, engine: Engine, error: Exception) -> list[tuple[Job, Event]]:
-        """What a step that raised means for jobs: those it ended, or all if it ended none."""
-        failure = Failure(_new_id(), f"{type(error).__name__}: {error}")
+    def _fail(self, name: str, engine: Engine, error: Exception) -> Events:
+        """What a step that raised means for requests: those it ended, or all if it ended none."""
+        failure = Failure(f"{type(error).__name__}: {error}")
         log.error("%s: a step of %s failed", failure.id, name, exc_info=error)
-        mine = [job for job in self._jobs.values() if job.lane == name]
-        hurt = [job for job in mine if _has_error(engine, job)] or mine
-        for job in hurt:
-            engine.abort(job.id)
-            del self._jobs[job.id]
-            self._metrics.finished(job, "error")
-        return [(job, Event(0, finish_reason="error", failure=failure)) for job in hurt]
+        mine = [request for request in self._requests.values() if request.kv == name]
+        failed = [request for request in mine if _has_error(engine, request)] or mine
+        for request in failed:
+            engine.abort(request.id)
+            del self._requests[request.id]
+            self._metrics.finished(request, "error")
+        return [(request, Event(0, finish_reason="error", failure=failure)) for request in failed]
 
 
-def _has_error(engine: Engine, job: Job) -> bool:
+def _has_error(engine: Engine, request: EngineRequest) -> bool:
     """Whether the step ended at least one of its outputs."""
-    request = engine.requests.get(job.id)
-    return request is None or any(o.finish_reason == "error" for o in request.output.outputs)
-
-
-def _new_id() -> str:
-    return f"err-{uuid.uuid4().hex[:12]}"
+    known = engine.requests.get(request.id)
+    return known is None or any(o.finish_reason == "error" for o in known.output.outputs)

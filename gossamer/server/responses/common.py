@@ -1,27 +1,30 @@
-"""What an HTTP request got so far: texts, log probabilities, tokens, bytes."""
+"""What chat and text completions have in common: outputs so far, usage, the envelope."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from gossamer._version import __version__
 from gossamer.engine import Engine, TokenLogprobs
 from gossamer.engine.outputs import FinishReason
 from gossamer.server.events import Event
 from gossamer.server.snapshot import bytes_for
 
+LOWEST_LOGPROB = -9999.0  # JSON has no -inf; this is OpenAI's number for it
+
 
 @dataclass
 class Output:
-    """One of the outputs. `shown`: characters of text before the latest event."""
+    """One of the outputs so far."""
 
     text: str = ""
-    shown: int = 0
     tokens: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
 
-class Tally:
+class ResponseState:
     """Outputs of all prompts, counted through: n of the first prompt, n of the second, ..."""
 
     def __init__(self, engine: Engine, kv: str, prompts: Sequence[Sequence[int]], n: int) -> None:
@@ -30,27 +33,27 @@ class Tally:
         self._cached = 0
         self.outputs = [Output() for _ in range(len(prompts) * n)]
 
-    def add(self, number: int, event: Event) -> Output:
+    def add(self, number: int, event: Event) -> None:
         output = self.outputs[number]
-        output.shown = len(output.text)
         output.text += event.text
         output.tokens += event.tokens
         output.logprobs += event.logprobs
         output.finish_reason = event.finish_reason
         if event.usage is not None:
             self._cached += event.usage.cached_tokens
-        return output
 
     def usage(self) -> dict[str, Any]:
+        """The fields `usage` and `gossamer` of a response."""
         prompt, completion = sum(self._lengths), sum(output.tokens for output in self.outputs)
-        return {
+        usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
         }
+        return {"usage": usage, "gossamer": self._cache()}
 
-    def cache(self) -> dict[str, Any]:
+    def _cache(self) -> dict[str, Any]:
         """Bytes of K and V at the end of the outputs, none shared: here and in a plain cache."""
         lengths = [
             self._lengths[number // self._n] + output.tokens
@@ -64,4 +67,43 @@ class Tally:
             "kv_bytes_dense": plain,
             "kv_bytes_per_token": mine / sum(lengths),
             "kv_bytes_per_token_dense": plain / sum(lengths),
+        }
+
+
+class Writer(Protocol):
+    """Makes the objects of one response."""
+
+    def opening(self, number: int) -> dict[str, Any] | None:
+        """The chunk before the first of an output."""
+        ...
+
+    def chunk(self, number: int, event: Event) -> dict[str, Any] | None:
+        """What an event adds; None for nothing that can be shown."""
+        ...
+
+    def usage(self, state: ResponseState) -> dict[str, Any]:
+        """The last chunk, if it was asked for."""
+        ...
+
+    def whole(self, state: ResponseState) -> dict[str, Any]:
+        """The response that is not streamed."""
+        ...
+
+
+class Envelope:
+    """The fields that are the same in all objects of a response."""
+
+    def __init__(self, prefix: str, name: str, model: str) -> None:
+        self._id = f"{prefix}-{name}"
+        self._model, self._created = model, int(time.time())
+
+    def __call__(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "system_fingerprint": f"gossamer-{__version__}",
+            "choices": choices,
+            **more,
         }

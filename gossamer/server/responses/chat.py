@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gossamer.engine import TokenLogprobs
-from gossamer.server.answers.tally import Output, Tally
-from gossamer.server.answers.writer import Envelope
 from gossamer.server.events import Event
+from gossamer.server.responses.common import LOWEST_LOGPROB, Envelope, ResponseState
 from gossamer.server.tokens import Tokens
 
 
@@ -16,32 +15,33 @@ class ChatWriter:
     def __init__(self, name: str, model: str, tokens: Tokens, *, logprobs: bool) -> None:
         self._wrap = Envelope("chatcmpl", name, model)
         self._tokens, self._logprobs = tokens, logprobs
-        self.id = self._wrap.id
 
     def opening(self, number: int) -> dict[str, Any] | None:
         return self._chunk(number, {"role": "assistant", "content": ""}, None, None)
 
-    def chunk(self, number: int, event: Event, output: Output) -> dict[str, Any] | None:
+    def chunk(self, number: int, event: Event) -> dict[str, Any] | None:
         if not (event.text or event.finish_reason or (self._logprobs and event.logprobs)):
             return None
         delta = {"content": event.text} if event.text or event.logprobs else {}
-        logprobs = self._written(event.logprobs) if self._logprobs and event.logprobs else None
+        logprobs = (
+            self._logprobs_json(event.logprobs) if self._logprobs and event.logprobs else None
+        )
         return self._chunk(number, delta, logprobs, event.finish_reason)
 
-    def counts(self, tally: Tally) -> dict[str, Any]:
-        return self._wrap("chat.completion.chunk", [], usage=tally.usage(), gossamer=tally.cache())
+    def usage(self, state: ResponseState) -> dict[str, Any]:
+        return self._wrap("chat.completion.chunk", [], **state.usage())
 
-    def whole(self, tally: Tally) -> dict[str, Any]:
+    def whole(self, state: ResponseState) -> dict[str, Any]:
         choices = [
             {
                 "index": number,
                 "message": {"role": "assistant", "content": output.text, "refusal": None},
-                "logprobs": self._written(output.logprobs) if self._logprobs else None,
+                "logprobs": self._logprobs_json(output.logprobs) if self._logprobs else None,
                 "finish_reason": output.finish_reason,
             }
-            for number, output in enumerate(tally.outputs)
+            for number, output in enumerate(state.outputs)
         ]
-        return self._wrap("chat.completion", choices, usage=tally.usage(), gossamer=tally.cache())
+        return self._wrap("chat.completion", choices, **state.usage())
 
     def _chunk(
         self, number: int, delta: dict[str, Any], logprobs: Any, reason: str | None
@@ -49,15 +49,14 @@ class ChatWriter:
         choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self._wrap("chat.completion.chunk", [choice])
 
-    def _written(self, logprobs: Iterable[TokenLogprobs]) -> dict[str, Any]:
+    def _logprobs_json(self, logprobs: Iterable[TokenLogprobs]) -> dict[str, Any]:
         content = [
-            self._one(entry.token_id, entry.logprob)
-            | {"top_logprobs": [self._one(token, value) for token, value in entry.top]}
+            self._token_json(entry.token_id, entry.logprob)
+            | {"top_logprobs": [self._token_json(token, value) for token, value in entry.top]}
             for entry in logprobs
         ]
         return {"content": content, "refusal": None}
 
-    def _one(self, token: int, logprob: float) -> dict[str, Any]:
+    def _token_json(self, token: int, logprob: float) -> dict[str, Any]:
         text, data = self._tokens.piece(token)
-        # JSON has no -inf; this is OpenAI's word for it.
-        return {"token": text, "bytes": data, "logprob": max(logprob, -9999.0)}
+        return {"token": text, "bytes": data, "logprob": max(logprob, LOWEST_LOGPROB)}
