@@ -68,7 +68,7 @@ def filler_of(text: str, random: Random) -> Iterator[str]:
 
 
 def sentences(random: Random, text: str, tokenizer: Any, tokens: int) -> list[str]:
-    """About so many tokens of filler, in whole sentences; never more."""
+    """At most `tokens` tokens of filler, in whole sentences."""
     found: list[str] = []
     for sentence in filler_of(text, random):
         tokens -= token_count(tokenizer, sentence)
