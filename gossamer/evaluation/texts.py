@@ -69,8 +69,8 @@ def _of_hub(source: str) -> str:
 def load_dataset(name: str, config: str | None, split: str, instead: str) -> Iterable[Any]:
     """Rows of a data set of Hugging Face's hub, by the package `datasets`: cached or downloaded.
 
-    instead: what else the user can do. Raises ImportError without the package, and ValueError for
-    whatever it trips over.
+    instead: what else the user can do. Raises ImportError without the package, and ValueError where
+    it fails.
     """
     try:
         datasets = import_module("datasets")

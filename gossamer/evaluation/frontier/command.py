@@ -44,7 +44,7 @@ LEAST_CONTEXT = 2 * LEAST_TOKENS  # so that a window of 128 tokens leaves someth
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is wanted. engine: options of the engine, but for model and kv."""
+    """What is wanted. engine: options of the engine other than model and kv."""
 
     model: str
     budget: str
@@ -131,7 +131,7 @@ class Screening:
     def __call__(self, candidates: Candidates) -> dict[int, Errors]:
         conditions, text = self.measuring.conditions, self.measuring.text
         settings = {**text.settings, "tokens": text.context}
-        setup = {**conditions.setup, **conditions.made}
+        setup = {**conditions.setup, **conditions.calibrated_setup}
         point = Point(TASK, KIND, settings, conditions.model, "sides", 0, setup)
         return kept_screening(self.measuring.store, point, candidates, self._screen)
 

@@ -15,7 +15,7 @@ from gossamer.evaluation.store import Entry, Store
 from gossamer.evaluation.tasks import Emit, Subject
 from gossamer.kv import KVConfig
 
-Open = Callable[[str], AbstractContextManager[Subject]]
+OpenSpec = Callable[[str], AbstractContextManager[Subject]]
 
 
 class SearchError(Exception):
@@ -49,7 +49,7 @@ class Conditions:
     device: str = "cpu"
 
     @property
-    def made(self) -> dict[str, Any]:
+    def calibrated_setup(self) -> dict[str, Any]:
         """What is added to the setup of calibrated caches."""
         return {} if self.calibration is None else {"calibration": self.calibration[1]}
 
@@ -63,7 +63,7 @@ class Measuring:
 
     text: Perplexity
     conditions: Conditions
-    opened: Open
+    opened: OpenSpec
     store: Store
     stages: Stages
     failed: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,8 @@ class Measuring:
         count = self.windows if windows is None else windows
         task = replace(self.text, tokens=count * self.text.context)
         spec = str(config)
-        result = self._run(spec, task, self.conditions.made if config.calibrated else {})
+        setup = self.conditions.calibrated_setup if config.calibrated else {}
+        result = self._run(spec, task, setup)
         if result.entry.error or not result.entry.finished:
             self.failed[spec] = result.entry.error or "not finished"
             return None
@@ -98,8 +99,8 @@ class Measuring:
         scores = self.store.entry(experiment.point(self.text, BASELINE)).scores
         return Entry({name: scores[name] for name in like.scores if name in scores})
 
-    def _run(self, spec: str, task: Perplexity, made: Mapping[str, Any]) -> Result:
-        experiment = self._experiment(spec, task, made)
+    def _run(self, spec: str, task: Perplexity, setup: Mapping[str, Any]) -> Result:
+        experiment = self._experiment(spec, task, setup)
         there = len(self.store.entry(experiment.point(task, spec)).scores)
         self.stages.expect(-there)
         before = self.stages.done
@@ -108,12 +109,12 @@ class Measuring:
         self.stages.expect(-missing)  # of one that failed
         return result
 
-    def _experiment(self, spec: str, task: Perplexity, made: Mapping[str, Any]) -> Experiment:
+    def _experiment(self, spec: str, task: Perplexity, setup: Mapping[str, Any]) -> Experiment:
         watched = Watched(**vars(task), on_window=self.stages.advance)
         return Experiment(
             model=self.conditions.model,
             tasks=[watched],
             setup=self.conditions.setup,
-            setups={spec: dict(made)} if made else {},
+            setups={spec: dict(setup)} if setup else {},
             device=self.conditions.device,
         )

@@ -162,15 +162,11 @@ def _line(row: MeasuredCache) -> dict[str, Any]:
 
 
 def _facts(row: MeasuredCache) -> dict[str, Any]:
-    ends = (
-        [round(row.added - row.half, 6), round(row.added + row.half, 6)]
-        if math.isfinite(row.half)
-        else None
-    )
+    ends = (round(end, 6) for end in (row.added - row.half, row.added + row.half))
     return {
         "share": round(row.share, 6),
         "layout_share": round(row.layout_share, 6),
         "bytes_per_token": round(row.bytes_per_token, 2),
         "nll_change": round(row.added, 6),
-        "interval": ends,
+        "interval": list(ends) if math.isfinite(row.half) else None,
     }

@@ -1,7 +1,7 @@
 """A cheap look at every candidate: its error in attention outputs of one window of text.
 
 The model runs once. Layer by layer, keys and values after RoPE are packed and unpacked by the
-product's own ops, and some queries attend to them: with only K compressed, or only V. An error is
+engine's own ops, and some queries attend to them: with only K compressed, or only V. An error is
 the square of the change in attention's outputs relative to theirs, the mean over layers. There is
 one without and one with a sink: the first tokens get much attention, and their keys stand out.
 """
@@ -58,7 +58,7 @@ def screen(
 
 @dataclass
 class Screen:
-    """What a decoder calls for attention: dense, and a look at every candidate aside."""
+    """What a decoder calls for attention: exact attention, which also measures every candidate."""
 
     decoder: Decoder
     candidates: Candidates

@@ -26,13 +26,13 @@ from gossamer.evaluation.statistics import Change
 from gossamer.evaluation.tasks import at_least
 from gossamer.kv import Dense, KVConfig, Side
 
-FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best of their size go on
+SCREENING_FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best of their size go on
 VARIANTS = 1 + len(WIDER)
 SCREENING_WINDOWS = 6.0  # that screening takes as long as, for a bar
-ScreenSides = Callable[[Candidates], dict[int, Errors]]  # by sink
 PLAUSIBLE = 4.0  # times the best pair's predicted cost: sides of worse pairs need no probe
-PART = 0.5  # of the minutes; the rest is for measurements
-FIRST = 5 / 8  # of the probes go to sides of all sizes and kinds
+PROBING_TIME = 0.5  # share of the minutes; the rest is for measurements
+SPREAD_PROBES = 5 / 8  # share of the probes that go to sides of all sizes and kinds
+ScreenSides = Callable[[Candidates], dict[int, Errors]]  # by sink
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Probing:
         sides, head_dim = list(errors), self.problem.shape.head_dim
         sizes = {side: float(side.block_bytes(head_dim)) for side in sides}
         kinds = {side: kind_of(side) for side in sides}
-        count = math.ceil(self.effort.probes * FIRST)
+        count = math.ceil(self.effort.probes * SPREAD_PROBES)
         return spread(sides, sizes, errors, kinds, count)
 
     def _next(
@@ -127,7 +127,7 @@ class Probing:
 
     def _time(self) -> bool:
         minutes = self.effort.minutes
-        part = None if minutes is None else minutes * PART
+        part = None if minutes is None else minutes * PROBING_TIME
         return self.measuring.stages.time_for(self.windows, part)
 
 
@@ -200,7 +200,7 @@ class Search:
     def _near(self, errors: dict[Side, float]) -> dict[Side, float]:
         head_dim = self.problem.shape.head_dim
         points = {side: (float(side.block_bytes(head_dim)), e) for side, e in errors.items()}
-        return {side: errors[side] for side in near_front(points, FACTOR)}
+        return {side: errors[side] for side in near_front(points, SCREENING_FACTOR)}
 
     # ---- measuring ------------------------------------------------------------------------
 

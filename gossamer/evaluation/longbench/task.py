@@ -28,7 +28,7 @@ class LongBench:
     task: a name of SETTINGS. context: tokens that the model serves, prompt and answer: longer
     prompts lose their middle. folder: with `<task>.jsonl`; None for the package `datasets`.
     examples: only the first ones. chat: prompts are chats for models that have a chat template,
-    but for few-shot and code tasks, as in the benchmark. Raises ValueError for bad settings.
+    except in few-shot and code tasks, as in the benchmark. Raises ValueError for bad settings.
     """
 
     task: str
