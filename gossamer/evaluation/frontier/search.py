@@ -26,7 +26,7 @@ from gossamer.evaluation.statistics import Change
 from gossamer.evaluation.tasks import at_least
 from gossamer.kv import Dense, KVConfig, Side
 
-SCREENING_FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best of their size go on
+SCREENING_FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best go on
 VARIANTS = 1 + len(WIDER)
 SCREENING_WINDOWS = 6.0  # that screening takes as long as, for a bar
 PLAUSIBLE = 4.0  # times the best pair's predicted cost: sides of worse pairs need no probe
