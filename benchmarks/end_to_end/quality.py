@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
 from gossamer.evaluation.peers import parse_peer
 from gossamer.evaluation.perplexity import Perplexity
+from gossamer.evaluation.report import BASELINE, Summary, summarise
 from gossamer.evaluation.retrieval import Lookup
-from gossamer.evaluation.run import Open, Plan, Result, evaluate
 from gossamer.evaluation.store import Store
 from gossamer.evaluation.subject import EngineSubject
-from gossamer.evaluation.summary import BASELINE, Summary, summarise
 from gossamer.evaluation.tasks import Task
 from gossamer.integrations.transformers import load_model
 from gossamer.models import open_model
@@ -160,12 +160,12 @@ def main(
 ) -> None:
     """Measure; exit code 1 when a row is not within 0.005 of its simulation, or has failed."""
     tasks: list[Task] = [Perplexity.of_file(TEXT), Lookup()]
-    plan = Plan(MODEL, tasks, setup={"device": device, "dtype": dtype}, device=device)
+    experiment = Experiment(MODEL, tasks, setup={"device": device, "dtype": dtype}, device=device)
     everything = subjects(device, dtype)
     if unknown := sorted(set(only or ()) - set(everything)):
         raise typer.BadParameter(f"{unknown} are not in the table")
     wanted = {spec: opened for spec, opened in everything.items() if not only or spec in only}
-    results = evaluate(plan, wanted, Store(scores), progress=True)
+    results = evaluate(experiment, wanted, Store(scores), progress=True)
     found = rows(results, dtype)
     if not only:  # some rows are no table
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -15,13 +15,12 @@ from rich.console import Console
 from gossamer.engine import EngineConfig
 from gossamer.engine.kv_cache import parse_kv
 from gossamer.evaluation import plots
+from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
 from gossamer.evaluation.peers import Build, Peer, parse_peer
-from gossamer.evaluation.report import NOTE, markdown, rich_table
-from gossamer.evaluation.run import Open, Plan, Result, evaluate
+from gossamer.evaluation.report import BASELINE, NOTE, markdown, rich_table
 from gossamer.evaluation.store import Store
 from gossamer.evaluation.subject import EngineSubject, spec_name
 from gossamer.evaluation.suite import Options, check_tasks, make_tasks
-from gossamer.evaluation.summary import BASELINE
 from gossamer.integrations.transformers import load_model
 from gossamer.models import EMBEDDED, Source, open_model
 from gossamer.models.embedded import embedded_path
@@ -68,12 +67,12 @@ def run(job: Job, *, as_markdown: bool) -> None:
     check_tasks(tasks, source.tokenizer(), longest)
     if job.plot is not None:
         plots.check()
-    plan = _plan(job, source, config, tasks, specs)
+    experiment = _experiment(job, source, config, tasks, specs)
     subjects: dict[str, Open] = {
         name: partial(_open, source, spec, job.engine) for name, spec in specs.items()
     }
     subjects |= _peers(job, config, source)
-    results = evaluate(plan, subjects, Store(job.results), progress=True)
+    results = evaluate(experiment, subjects, Store(job.results), progress=True)
     _print(results, as_markdown=as_markdown)
     if job.plot is not None:
         for file in plots.draw(results, job.plot):
@@ -104,14 +103,14 @@ def _calibrated(spec: str) -> bool:
     return parse_kv(spec, torch.float32).calibrated
 
 
-def _plan(
+def _experiment(
     job: Job, source: Source, config: EngineConfig, tasks: list[Any], specs: dict[str, str]
-) -> Plan:
+) -> Experiment:
     device = config.resolved_device()
     dtype = str(config.resolved_dtype(device, source.config.dtype)).removeprefix("torch.")
     path = config.calibration or source.calibration
     made = {} if path is None else {"calibration": _digest(Path(path))}
-    return Plan(
+    return Experiment(
         model=str(Path(job.model).resolve()) if Path(job.model).exists() else job.model,
         tasks=tasks,
         seed=job.options.seed,

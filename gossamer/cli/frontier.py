@@ -50,13 +50,12 @@ def frontier(
 ) -> None:
     """Find the best KV cache for a budget: quality against bytes, measured by the engine."""
     # The engine takes seconds to import; `doctor` has no use for it.
-    from gossamer.evaluation.frontier.job import Job  # noqa: PLC0415
-    from gossamer.evaluation.frontier.outcome import SearchError  # noqa: PLC0415
-    from gossamer.evaluation.frontier.problem import Effort  # noqa: PLC0415
-    from gossamer.evaluation.frontier.run import run  # noqa: PLC0415
+    from gossamer.evaluation.frontier.command import SearchOptions, run  # noqa: PLC0415
+    from gossamer.evaluation.frontier.measure import SearchError  # noqa: PLC0415
+    from gossamer.evaluation.frontier.search import Effort  # noqa: PLC0415
 
     with o.one_line_errors():
-        job = Job(
+        options = SearchOptions(
             model=model,
             budget=budget,
             length=length,
@@ -72,7 +71,7 @@ def frontier(
             output=output,
         )
         try:
-            run(job, as_markdown=as_markdown)
+            run(options, as_markdown=as_markdown)
         except SearchError as error:
             o.failed(error)
             raise typer.Exit(1) from None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from gossamer.evaluation.tasks import Emit, Kind, Score, Subject
 from gossamer.evaluation.texts import read_text
 
-PIECE_TOKENS = 64  # NLL is kept in sums of so many tokens: 256 pairs to compare in 16,384 tokens
+PIECE_TOKENS = 64  # that one sum of NLL covers: 256 pairs to compare in 16,384 tokens
 
 
 @dataclass(frozen=True)

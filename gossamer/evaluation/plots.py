@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.evaluation.report import tasks_of
-from gossamer.evaluation.run import Result
-from gossamer.evaluation.summary import BASELINE, Summary, summarise
+from gossamer.evaluation.experiment import Result
+from gossamer.evaluation.pareto import front
+from gossamer.evaluation.report import BASELINE, Summary, summarise, tasks_of
 
 STYLE = {
     "svg.hashsalt": "gossamer",  # the same ids in every run
@@ -44,21 +44,17 @@ def draw(results: Sequence[Result], folder: Path, baseline: str = BASELINE) -> l
     files: list[Path] = []
     with importlib.import_module("matplotlib").rc_context(STYLE):
         if by_task:
-            files += _save(_memory(by_task), folder / "quality-memory")
-            files += _save(_bars(by_task), folder / "tasks")
+            files += save(_memory(by_task), folder / "quality-memory")
+            files += save(_bars(by_task), folder / "tasks")
         needles = [r for r in results if r.entry.scores and _has_depths(r)]
         if needles:
-            files += _save(_heat(needles), folder / "needle")
+            files += save(_heat(needles), folder / "needle")
     return files
 
 
 def frontier(points: Sequence[tuple[float, float]], *, higher: bool) -> list[tuple[float, float]]:
     """The points (share, quality) that no other beats in both, from small shares to large ones."""
-    best: list[tuple[float, float]] = []
-    for share, quality in sorted(points, key=lambda p: (p[0], -p[1] if higher else p[1])):
-        if not best or (quality > best[-1][1] if higher else quality < best[-1][1]):
-            best.append((share, quality))
-    return best
+    return front({p: (p[0], -p[1] if higher else p[1]) for p in points})
 
 
 def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
@@ -142,7 +138,8 @@ def _quantity(summary: Summary) -> str:
     return "accuracy" if summary.result.kind == "accuracy" else "perplexity"
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
+def save(figure: Any, stem: Path) -> list[Path]:
+    """In all FORMATS; the files."""
     files = [stem.with_suffix(f".{kind}") for kind in FORMATS]
     for file in files:
         date = {"Date": None} if file.suffix == ".svg" else None

@@ -1,27 +1,63 @@
-"""Find a number that was said long ago: among many records, or in a haystack.
+"""Recall what was said long ago: a number among many records or in a haystack, a list of words.
 
 Questions begin with the words of what they ask for, so that a small model without instructions can
 answer: with 40 records and 600 tokens of filler, SmolLM2-135M finds 85 of 100 numbers of 3 digits
-when both say "The number of NAME is", but 6 of 32 when records say "NAME: number".
+when both say "The number of NAME is", but 6 of 32 when records say "NAME: number". Filler lies
+between what is said and the question, so it has left a dense window by then.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any, ClassVar
 
-from gossamer.evaluation.asking import ask_by_document, first_number
-from gossamer.evaluation.checks import at_least, digest_fields
-from gossamer.evaluation.tasks import Emit, Example, Kind, Subject
-from gossamer.evaluation.words import names, sentences, token_count
+from gossamer.evaluation.filler import NOUNS, names, sentences, token_count
+from gossamer.evaluation.tasks import (
+    Emit,
+    Example,
+    Kind,
+    Subject,
+    ask_by_document,
+    at_least,
+    first_line,
+    first_number,
+)
 
 FACT = "The number of {} is"
-ANSWER_ROOM = 4  # tokens beside digits: a space, and what tokenizers add
+ANSWER_ROOM = 4  # tokens next to the digits: a space, and what tokenizers add
+LINE_END = 2  # tokens that say that a list is over
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Recall(ABC):
+    """Documents of examples that are asked together; right is what the first number says."""
+
+    kind: ClassVar[Kind] = "accuracy"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields, with a digest in place of a long text."""
+        settings = asdict(self)
+        if text := settings.get("text"):
+            settings["text"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return settings
+
+    def run(self, subject: Subject, done: set[str], emit: Emit) -> None:
+        ask_by_document(subject, self.documents(subject.tokenizer), done, emit, self.grade)
+
+    @abstractmethod
+    def documents(self, tokenizer: Any) -> Iterator[list[Example]]:
+        """Examples that share a document, as many as are wanted in all."""
+
+    def grade(self, text: str, example: Example) -> float:
+        return first_number(text, example)
+
+
+@dataclass(frozen=True)
+class Lookup(Recall):
     """Key-value lookup: `records` numbers, ~filler_tokens of filler, then one question each.
 
     A document has `questions` questions, each after `shots` others that are answered. text: where
@@ -38,7 +74,6 @@ class Lookup:
     text: str = ""
 
     name: ClassVar[str] = "lookup"
-    kind: ClassVar[Kind] = "accuracy"
 
     def __post_init__(self) -> None:
         at_least(self, examples=1, questions=1, shots=0, digits=1, filler_tokens=0)
@@ -50,22 +85,11 @@ class Lookup:
             )
 
     @property
-    def settings(self) -> dict[str, Any]:
-        return digest_fields(self, "text")
-
-    @property
     def count(self) -> int:
         return self.examples
 
-    def run(self, subject: Subject, done: set[str], emit: Emit) -> None:
-        ask_by_document(subject, self.documents(subject.tokenizer), done, emit, first_number)
-
     def documents(self, tokenizer: Any) -> Iterator[list[Example]]:
-        """Examples that share a document, as many as are wanted in all."""
-        for start in range(0, self.examples, self.questions):
-            index = start // self.questions
-            questions = self._document(index, tokenizer)
-            yield questions[: self.examples - start]
+        return _documents(self.examples, self.questions, lambda i: self._document(i, tokenizer))
 
     def _document(self, index: int, tokenizer: Any) -> list[Example]:
         random = Random(f"lookup-{self.seed}-{index}")
@@ -88,7 +112,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Needle:
+class Needle(Recall):
     """Needles in a haystack of `length` tokens, one at each depth; each is asked for.
 
     Depth 0 is the start of the haystack and 1 its end. rounds: haystacks of each length. text: what
@@ -103,7 +127,6 @@ class Needle:
     text: str = ""
 
     name: ClassVar[str] = "needle"
-    kind: ClassVar[Kind] = "accuracy"
 
     def __post_init__(self) -> None:
         at_least(self, rounds=1, digits=1)
@@ -115,18 +138,10 @@ class Needle:
         _enough_numbers(self.digits, len(self.depths))
 
     @property
-    def settings(self) -> dict[str, Any]:
-        return digest_fields(self, "text")
-
-    @property
     def count(self) -> int:
         return self.rounds * len(self.lengths) * len(self.depths)
 
-    def run(self, subject: Subject, done: set[str], emit: Emit) -> None:
-        ask_by_document(subject, self.documents(subject.tokenizer), done, emit, first_number)
-
     def documents(self, tokenizer: Any) -> Iterator[list[Example]]:
-        """Examples that share a haystack."""
         for length in self.lengths:
             for index in range(self.rounds):
                 yield self._document(length, index, tokenizer)
@@ -149,6 +164,69 @@ class Needle:
             )
             for depth, (who, number) in zip(self.depths, facts, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class Copying(Recall):
+    """`lists` lists of `words` random words; after `shots` repetitions, the others are asked for.
+
+    An answer is right when its first line is the whole list: the score is the share of such lists.
+    """
+
+    examples: int = 100
+    lists: int = 12
+    words: int = 4
+    shots: int = 4
+    filler_tokens: int = 100
+    seed: int = 0
+
+    name: ClassVar[str] = "copying"
+
+    def __post_init__(self) -> None:
+        at_least(self, examples=1, lists=1, words=1, shots=0, filler_tokens=0)
+        if self.shots >= self.lists:
+            raise ValueError(f"shots is {self.shots}; must be fewer than lists, {self.lists}")
+        if self.words > len(NOUNS):
+            raise ValueError(f"words is {self.words}; must be 1 to {len(NOUNS)}")
+
+    @property
+    def count(self) -> int:
+        return self.examples
+
+    def documents(self, tokenizer: Any) -> Iterator[list[Example]]:
+        asked = self.lists - self.shots
+        return _documents(self.examples, asked, lambda i: self._document(i, tokenizer))
+
+    def grade(self, text: str, example: Example) -> float:
+        return first_line(text, example)
+
+    def _document(self, index: int, tokenizer: Any) -> list[Example]:
+        random = Random(f"copying-{self.seed}-{index}")
+        owners = names(random, self.lists)
+        lists = {owner: " ".join(random.sample(NOUNS, self.words)) for owner in owners}
+        lines = [f"{owner}: {words}\n" for owner, words in lists.items()]
+        asked = random.sample(range(self.lists), self.lists)
+        between = " ".join(sentences(random, "", tokenizer, self.filler_tokens))
+        shots = "".join(lines[i] for i in asked[: self.shots])
+        start = "".join(lines) + f"\n{between}\n\n{shots}"
+        return [
+            Example(
+                id=f"{index}-{i}",
+                prompt=f"{start}{owners[i]}:",
+                target=(lists[owners[i]],),
+                max_tokens=token_count(tokenizer, lists[owners[i]]) + LINE_END,
+                meta={"list": i},
+            )
+            for i in asked[self.shots :]
+        ]
+
+
+def _documents(
+    examples: int, each: int, make: Callable[[int], list[Example]]
+) -> Iterator[list[Example]]:
+    """Documents of `each` examples, until there are enough."""
+    for start in range(0, examples, each):
+        yield make(start // each)[: examples - start]
 
 
 def _facts(random: Random, count: int, digits: int) -> list[tuple[str, str]]:

@@ -124,7 +124,7 @@ def paired_change(
 
 
 def sign_test(won: int, lost: int) -> float:
-    """Two-sided exact p of so many wins and losses if both were equally likely."""
+    """Two-sided exact p of these wins and losses if both were equally likely."""
     n, few = won + lost, min(won, lost)
     if n > 1000:  # the exact sum has numbers beyond floats; with continuity correction
         return min(1.0, 2 * NormalDist().cdf((few + 0.5 - n / 2) / math.sqrt(n / 4)))

@@ -36,9 +36,9 @@ class Point:
 
     @property
     def key(self) -> str:
-        """The same for equal points, in every run. TypeError for settings that JSON has not."""
-        words = json.dumps(asdict(self), sort_keys=True, default=_path)
-        return hashlib.sha256(words.encode()).hexdigest()[:16]
+        """The same for equal points, in every run. TypeError for settings that JSON cannot hold."""
+        text = json.dumps(asdict(self), sort_keys=True, default=_path)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Entry:
 
 
 class Store:
-    """The lines of a file, and the way to add to them. path None: nothing is kept after the run.
+    """The lines of a file; adds to them. path None: nothing is kept after the run.
 
     Raises ValueError, with file and line, for a file that holds something else.
     """
@@ -88,13 +88,13 @@ class Store:
 
     def _append(self, point: Point, status: str, facts: dict[str, Any]) -> None:
         line = {"key": point.key, "status": status, **asdict(point), **facts}
-        words = json.dumps(line, default=str)
-        self._take(json.loads(words))
+        text = json.dumps(line, default=str)
+        self._take(json.loads(text))
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(words + "\n")
+            file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -114,7 +114,7 @@ class Store:
 
 
 def _path(value: Any) -> str:
-    """What else settings may hold; the words of other objects would change with every run."""
+    """What else settings may hold; the repr of other objects would change with every run."""
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"a setting is {value!r}; must be text, a number, a list or a dict of them")

@@ -11,7 +11,7 @@ from gossamer.models import Source
 
 
 def spec_name(kv: str | KVConfig) -> str:
-    """The spec in its shortest words, without types that it leaves to the model. ValueError."""
+    """The spec in its shortest form, without types that it leaves to the model. ValueError."""
     return str(KVConfig.parse(kv) if isinstance(kv, str) else kv)
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossamer.evaluation.copying import Copying
 from gossamer.evaluation.longbench.task import PREFIX, LongBench, longbench_tasks
 from gossamer.evaluation.perplexity import Perplexity
-from gossamer.evaluation.retrieval import Lookup, Needle
+from gossamer.evaluation.retrieval import Copying, Lookup, Needle
 from gossamer.evaluation.tasks import Task
-from gossamer.evaluation.texts import is_there
+from gossamer.evaluation.texts import existing_text
 from gossamer.ops.checks import one_of
 
 TEXT = Path(__file__).parents[2] / "benchmarks/data/wikitext2-test-excerpt.txt"
@@ -45,10 +44,7 @@ class Options:
 
 
 def _perplexity(options: Options) -> Task:
-    path = options.text or TEXT
-    if not is_there(path):
-        wanted = "name one by --text FILE" if options.text is None else "must be a text file"
-        raise FileNotFoundError(f"{path}: there is no such file; {wanted}")
+    path = existing_text(options.text, TEXT)
     sizes = options.or_quick("tokens", 2048) | options.or_quick("context", 1024)
     return Perplexity.of_file(path, **sizes)
 

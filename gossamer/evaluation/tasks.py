@@ -1,6 +1,10 @@
-"""What an evaluation is made of: examples, their scores, tasks, and the subjects they examine."""
+"""What an evaluation is made of: examples, their scores, tasks, and the subjects they examine.
 
-from collections.abc import Callable, Sequence
+`ask` and `ask_by_document` do the work of tasks whose examples have answers.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -46,7 +50,7 @@ class Subject(Protocol):
     """What is examined: the engine with a cache, or a peer.
 
     name: how rows of tables call it. bytes_per_token: of the KV cache, beyond dense windows.
-    share: those bytes relative to dense float16. first_scored: in a window of so many tokens, the
+    share: those bytes relative to dense float16. first_scored: in a window of `tokens` tokens, the
     first one whose likelihood shows what the cache costs; 1 where all do.
     """
 
@@ -66,6 +70,7 @@ class Subject(Protocol):
 
 
 Emit = Callable[[Score], None]
+Grade = Callable[[str, Example], float]
 
 
 class Task(Protocol):
@@ -83,3 +88,53 @@ class Task(Protocol):
     def run(self, subject: Subject, done: set[str], emit: Emit) -> None:
         """Score the examples that are not in `done`, and emit each score as it is known."""
         ...
+
+
+# ---- for tasks whose examples have answers -------------------------------------------------------
+
+
+def first_number(text: str, example: Example) -> float:
+    """1 if the first whole number of the text is a target."""
+    found = re.search(r"\d+", text)
+    return float(found is not None and found[0] in example.target)
+
+
+def first_line(text: str, example: Example) -> float:
+    """1 if the first line that is not empty is a target, word by word."""
+    line = next(iter(text.strip().splitlines()), "")
+    return float(line.split() in [target.split() for target in example.target])
+
+
+def ask(
+    subject: Subject, examples: Sequence[Example], done: set[str], emit: Emit, grade: Grade
+) -> None:
+    """All examples that are not done, in one batch."""
+    todo = [example for example in examples if example.id not in done]
+    if not todo:
+        return
+    texts = subject.generate([e.prompt for e in todo], [e.max_tokens for e in todo])
+    for example, text in zip(todo, texts, strict=True):
+        meta = {**example.meta, "text": text}
+        emit(Score(example.id, grade(text, example), meta=meta))
+
+
+def ask_by_document(
+    subject: Subject,
+    documents: Iterable[Sequence[Example]],
+    done: set[str],
+    emit: Emit,
+    grade: Grade,
+) -> None:
+    """Examples of one document begin alike: the first alone, so that the others find its prefix."""
+    for examples in documents:
+        todo = [example for example in examples if example.id not in done]
+        ask(subject, todo[:1], done, emit, grade)
+        ask(subject, todo[1:], done, emit, grade)
+
+
+def at_least(task: Any, **least: int) -> None:
+    """Raises ValueError for the first field of a task that is below its least value."""
+    for name, low in least.items():
+        value = getattr(task, name)
+        if type(value) is not int or value < low:
+            raise ValueError(f"{name} is {value!r}; must be an integer of at least {low}")

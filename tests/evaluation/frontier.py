@@ -2,13 +2,12 @@
 
 from random import Random
 
-from gossamer.evaluation.frontier.budget import Budget
-from gossamer.evaluation.frontier.measuring import Known, Measuring
-from gossamer.evaluation.frontier.problem import Effort, Problem
-from gossamer.evaluation.frontier.progress import Stages
+from gossamer.evaluation.frontier.candidates import Budget, Problem
+from gossamer.evaluation.frontier.measure import Conditions, Measuring
 from gossamer.evaluation.frontier.screening import Errors
-from gossamer.evaluation.frontier.search import Search
+from gossamer.evaluation.frontier.search import Effort, Search
 from gossamer.evaluation.perplexity import Perplexity
+from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Store
 from gossamer.kv import Dense, KVConfig, KVShape
 from gossamer.ops.kv_block import VALUE_BITS
@@ -60,11 +59,11 @@ def make_search(budget="25%", *, effort=None, store=None, calibrated=True, opene
         return opened(spec)
 
     text = Perplexity(TEXT, tokens=CONTEXT * WINDOWS, context=CONTEXT)
-    known = Known(
+    conditions = Conditions(
         "fake", {"dtype": "float32"}, ("made.safetensors", "0123") if calibrated else None
     )
     stages = Stages(shown=False)
-    measuring = Measuring(text, known, open_one, store or Store(), stages)
+    measuring = Measuring(text, conditions, open_one, store or Store(), stages)
     problem = Problem(SHAPE, Budget.parse(budget, SHAPE, 8192), calibrated=calibrated)
     effort = effort or Effort(probe_tokens=CONTEXT)
     return Search(problem, effort, measuring, screen_by_formula), specs

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from gossamer.evaluation.peers.attention import MethodAttention
+from gossamer.evaluation.peers.method import MethodAttention
 from tests.models.tiny import tiny_model
 
 SCALING = 0.2

@@ -5,15 +5,13 @@ from math import nan
 
 import pytest
 
-from gossamer.evaluation.frontier.budget import share_at
-from gossamer.evaluation.frontier.choice import choice, write_choice
-from gossamer.evaluation.frontier.kept import kept_screening
-from gossamer.evaluation.frontier.outcome import SearchError
-from gossamer.evaluation.frontier.plot import draw
-from gossamer.evaluation.frontier.problem import Effort
-from gossamer.evaluation.frontier.progress import Stages
-from gossamer.evaluation.frontier.report import markdown, verdict
-from gossamer.evaluation.frontier.screening import Errors
+from gossamer.evaluation.frontier.candidates import share_at
+from gossamer.evaluation.frontier.measure import SearchError
+from gossamer.evaluation.frontier.outcome import choice, write_choice
+from gossamer.evaluation.frontier.report import draw, markdown, verdict
+from gossamer.evaluation.frontier.screening import Errors, kept_screening
+from gossamer.evaluation.frontier.search import Effort
+from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Point, Store
 from gossamer.kv import KVConfig
 from tests.evaluation.frontier import CONTEXT, SHAPE, Costly, cost_of, make_search

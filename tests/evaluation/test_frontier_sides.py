@@ -2,15 +2,23 @@
 
 import pytest
 
-from gossamer.evaluation.frontier.budget import Budget, sequence_bytes, share_at
 from gossamer.evaluation.frontier.candidates import (
+    Budget,
     make_candidates,
+    sequence_bytes,
+    share_at,
     uniform,
     within,
 )
-from gossamer.evaluation.frontier.pareto import front, near_front, spread
-from gossamer.evaluation.frontier.prediction import Law, predict, ranked_pairs
-from gossamer.evaluation.frontier.selection import Predicted, choose_pairs, variants
+from gossamer.evaluation.frontier.prediction import (
+    Law,
+    Predicted,
+    choose_pairs,
+    predict,
+    ranked_pairs,
+    variants,
+)
+from gossamer.evaluation.pareto import front, near_front, spread
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import Dense, KVConfig, KVShape, Side, Sparse
 from gossamer.kv.policies import CALIBRATED

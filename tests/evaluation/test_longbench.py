@@ -2,9 +2,9 @@
 
 import pytest
 
+from gossamer.evaluation.experiment import Experiment, evaluate
 from gossamer.evaluation.longbench import SETTINGS, LongBench, longbench_tasks, problems
-from gossamer.evaluation.longbench.prompts import make_prompt, without_middle
-from gossamer.evaluation.run import Plan, evaluate
+from gossamer.evaluation.longbench.task import make_prompt, without_middle
 from gossamer.evaluation.store import Store
 from tests.evaluation.fakes import run
 from tests.evaluation.longbench import ANSWERS, Chats, Letters, row, subject_of, write
@@ -98,9 +98,9 @@ def test_a_bad_task_does_not_stop_the_others(folder):
     tasks = longbench_tasks(4096, folder, ["qasper", "trec", "lcc", "samsum"])
     assert list(problems(tasks)) == ["longbench-qasper", "longbench-trec"]
     assert "there is no such file" in problems(tasks)["longbench-qasper"]
-    plan = Plan(model="none", tasks=tasks)
+    experiment = Experiment(model="none", tasks=tasks)
     subjects = {"fake": lambda: subject_of(lambda prompt: "x = 1")}
-    results = {r.task: r.entry for r in evaluate(plan, subjects, Store())}
+    results = {r.task: r.entry for r in evaluate(experiment, subjects, Store())}
     assert "there is no such file" in results["longbench-qasper"].error
     assert "has no examples" in results["longbench-trec"].error
     assert [s.value for s in results["longbench-lcc"].scores.values()] == [1, 1, 1]

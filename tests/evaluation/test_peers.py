@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gossamer.evaluation.peers import DEFAULT_SPECS, parse_peer
-from gossamer.evaluation.peers.attention import MethodAttention
+from gossamer.evaluation.peers.method import MethodAttention
 from gossamer.evaluation.peers.mustafar import format_bytes
 from gossamer.integrations.transformers import attention_function
 from tests.evaluation.peers import Numbers, model_of_32

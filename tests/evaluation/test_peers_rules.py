@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-from gossamer.evaluation.peers.attention import MethodAttention
 from gossamer.evaluation.peers.eviction import Expected, SnapKV, Streaming
 from gossamer.evaluation.peers.kivi import Kivi
-from gossamer.evaluation.peers.method import Exact
+from gossamer.evaluation.peers.method import Exact, MethodAttention
 from gossamer.evaluation.peers.mustafar import Mustafar
 from gossamer.evaluation.peers.think import ThinKChannels
 from gossamer.kv.mustafar import prune

@@ -5,11 +5,10 @@ import math
 import pytest
 from rich.console import Console
 
+from gossamer.evaluation.experiment import Result
 from gossamer.evaluation.plots import draw, frontier
-from gossamer.evaluation.report import markdown, rich_table
-from gossamer.evaluation.run import Result
+from gossamer.evaluation.report import markdown, rich_table, summarise
 from gossamer.evaluation.store import Entry
-from gossamer.evaluation.summary import summarise
 from gossamer.evaluation.tasks import Score
 
 SPARSE = "sparse:k=32,v=32"

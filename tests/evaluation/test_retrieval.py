@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from gossamer.evaluation.asking import first_line, first_number
-from gossamer.evaluation.copying import Copying
-from gossamer.evaluation.retrieval import Lookup, Needle
-from gossamer.evaluation.tasks import Example
-from gossamer.evaluation.words import NAMES, NOUNS
+from gossamer.evaluation.filler import NAMES, NOUNS
+from gossamer.evaluation.retrieval import Copying, Lookup, Needle
+from gossamer.evaluation.tasks import Example, first_line, first_number
 from tests.evaluation.fakes import FakeSubject, Words, run
 
 NAME = re.compile(r"The number of (\w+) is$")

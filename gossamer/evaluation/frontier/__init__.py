@@ -1,1 +1,4 @@
-"""Which KV cache to use in a given memory: candidates, screened, probed, measured, compared."""
+"""Which KV cache to use in a given memory: `gossamer frontier`.
+
+In the order of a search: candidates, screening, measure, prediction, search, outcome, report.
+"""

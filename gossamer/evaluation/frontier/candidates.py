@@ -1,19 +1,69 @@
-"""Everything that K or V could be stored as, for any head_dim."""
+"""What a search is asked, what K or V could be stored as for any head_dim, and what that takes."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Self
 
-from gossamer.evaluation.frontier.budget import Budget, share_at
+from gossamer.engine.config import parse_bytes
 from gossamer.kv import Dense, KVConfig, KVShape, Side, Sparse
 from gossamer.kv.layouts import BASES, Layout
 from gossamer.kv.policies import CALIBRATED
-from gossamer.ops.kv_block import CHUNK, valid_scales
+from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, valid_scales
 
 KEPT = tuple(Fraction(n, 8) for n in (2, 3, 4, 5))  # more than that, dense values are smaller
 SPARSE_TYPES = ("fp8_e4m3", "int8", "int4", "int3")  # and 16 bits
 DENSE_TYPES = (*SPARSE_TYPES, "int2")
 NONE, MAGNITUDE = "none", "magnitude"
+REACH = 1.25  # times the budget: what a little more memory would bring
+
+
+def sequence_bytes(config: KVConfig, shape: KVShape, length: int) -> int:
+    """Of one sequence: stored blocks, and dense 16-bit ones for itself, window and sink.
+
+    The accounting of KVConfig.tokens_that_fit, so windows and sinks are not free.
+    """
+    blocks = -(-length // BLOCK_TOKENS)
+    dense = min(blocks, 1 + (config.window + config.sink) // BLOCK_TOKENS)
+    plain = KVConfig().block_bytes(shape)
+    return dense * plain + (blocks - dense) * config.block_bytes(shape)
+
+
+def share_at(config: KVConfig, shape: KVShape, length: int) -> float:
+    """Those bytes relative to a dense float16 cache."""
+    return sequence_bytes(config, shape, length) / sequence_bytes(KVConfig(), shape, length)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """share: of dense float16, for a sequence of `length` tokens. text: as it was given."""
+
+    text: str
+    share: float
+    length: int
+
+    @classmethod
+    def parse(cls, text: str, shape: KVShape, length: int) -> Self:
+        """`25%`, or bytes per token: `5760`, `5.5KB`. ValueError says what is valid."""
+        if type(length) is not int or length < BLOCK_TOKENS:
+            raise ValueError(f"length is {length!r}; must be at least {BLOCK_TOKENS} tokens")
+        whole = KVConfig().bytes_per_token(shape)
+        percent = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", text.strip())
+        try:
+            share = float(percent[1]) / 100 if percent else parse_bytes("", text) / whole
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            raise ValueError(
+                f"budget is {text!r}; must be above 0% and below 100% of dense float16, like 25%, "
+                f"or bytes per token from 1 to {whole - 1:.0f}"
+            )
+        return cls(text.strip(), share, length)
+
+    def holds(self, config: KVConfig, shape: KVShape, times: float = 1.0) -> bool:
+        """Whether a cache fits `times` the budget."""
+        return share_at(config, shape, self.length) <= self.share * times + 1e-12
 
 
 @dataclass(frozen=True)
@@ -27,8 +77,23 @@ class Candidates:
         return len(self.k) + len(self.v)
 
 
-def side_words(side: Side) -> str:
-    """One side, for people and for files."""
+@dataclass(frozen=True)
+class Problem:
+    """What is asked. half: the type of 16 bits that goes with the model (fp16, bf16)."""
+
+    shape: KVShape
+    budget: Budget
+    half: str = "fp16"
+    calibrated: bool = False
+
+    def candidates(self) -> Candidates:
+        """Raises ValueError for a budget that nothing fits."""
+        every = make_candidates(self.shape.head_dim, half=self.half, calibrated=self.calibrated)
+        return within(every, self.shape, self.budget, REACH)
+
+
+def side_spec(side: Side) -> str:
+    """One side as specs name it; screening errors are kept under it."""
     basis = f",basis={side.basis}" if side.basis != NONE else ""
     policy = f",policy={side.policy}" if side.policy != MAGNITUDE else ""
     return f"{side.layout}{basis}{policy}"
@@ -58,7 +123,7 @@ def within(found: Candidates, shape: KVShape, budget: Budget, reach: float) -> C
         least = share_at(smallest, shape, budget.length)
         size = least * KVConfig().bytes_per_token(shape)
         raise ValueError(
-            f"budget is {budget.words}; must be at least {least:.2%} or {size:.0f} bytes per token "
+            f"budget is {budget.text}; must be at least {least:.2%} or {size:.0f} bytes per token "
             f"at {budget.length} tokens, which the smallest cache takes: {smallest}"
         )
     return Candidates(
@@ -100,4 +165,4 @@ def _possible(layout: Layout, head_dim: int) -> Iterable[Layout]:
 
 
 def _in_order(sides: Sequence[Side], head_dim: int) -> tuple[Side, ...]:
-    return tuple(sorted(sides, key=lambda side: (side.block_bytes(head_dim), side_words(side))))
+    return tuple(sorted(sides, key=lambda side: (side.block_bytes(head_dim), side_spec(side))))

@@ -1,12 +1,19 @@
-"""What a search has found: measured caches, the frontier, and the one to use."""
+"""What a search has found: measured caches, the frontier, the one to use, and the file of them.
 
+`--kv FILE.json` takes the cache that such a file recommends.
+"""
+
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from gossamer.evaluation.frontier.budget import Budget, share_at
-from gossamer.evaluation.frontier.pareto import front
+from gossamer.bench.record import describe_device, revision, versions
+from gossamer.evaluation.frontier.candidates import Budget, share_at
+from gossamer.evaluation.frontier.measure import Measuring, SearchError
+from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import KVConfig, KVShape, Sparse
 from gossamer.ops.kv_block import VALUE_BITS
@@ -14,13 +21,9 @@ from gossamer.ops.kv_block import VALUE_BITS
 Role = Literal["dense", "uniform", "pair", "variant"]
 
 
-class SearchError(Exception):
-    """A search that has nothing to recommend."""
-
-
 @dataclass(frozen=True)
-class Row:
-    """A cache that was measured. share: at the budget's length; layout_share: beyond windows.
+class MeasuredCache:
+    """A row of the table. share: at the budget's length; layout_share: beyond windows.
 
     change: in NLL per token against dense, which has none itself.
     """
@@ -35,7 +38,7 @@ class Row:
     @classmethod
     def of(
         cls, config: KVConfig, role: Role, change: Change | None, shape: KVShape, length: int
-    ) -> "Row":
+    ) -> "MeasuredCache":
         share = share_at(config, shape, length)
         plain = KVConfig().bytes_per_token(shape)
         return cls(config, role, share, config.share(shape), share * plain, change)
@@ -60,29 +63,33 @@ class Outcome:
     """rows: small ones first. notes: what was left out, and why."""
 
     budget: Budget
-    rows: tuple[Row, ...]
-    recommended: Row
+    rows: tuple[MeasuredCache, ...]
+    recommended: MeasuredCache
     perplexity: float
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, budget: Budget, rows: Sequence[Row], perplexity: float, notes: Sequence[str] = ()
+        cls,
+        budget: Budget,
+        rows: Sequence[MeasuredCache],
+        perplexity: float,
+        notes: Sequence[str] = (),
     ) -> "Outcome":
         """Raises SearchError where nothing within the budget was measured."""
         within = [r for r in rows if r.role != "dense" and r.share <= budget.share + 1e-12]
         if not within:
-            raise SearchError(f"no cache within {budget.words} was measured: {'; '.join(notes)}")
+            raise SearchError(f"no cache within {budget.text} was measured: {'; '.join(notes)}")
         best = min(within, key=lambda row: (row.added, row.share))
         ordered = sorted(rows, key=lambda row: (row.share, row.added))
         return cls(budget, tuple(ordered), best, perplexity, tuple(notes))
 
     @property
-    def frontier(self) -> list[Row]:
+    def frontier(self) -> list[MeasuredCache]:
         """Rows that no other one beats in memory and in NLL."""
         return front({row: (row.share, row.added) for row in self.rows})
 
-    def times_less(self, row: Row) -> float | None:
+    def times_less(self, row: MeasuredCache) -> float | None:
         """How many times less NLL a cache adds than uniform pruning of 16-bit values.
 
         None without that row, and where one of the two adds nothing that could be measured.
@@ -93,25 +100,73 @@ class Outcome:
     def reason(self) -> str:
         """Why this one, in one line."""
         row, count = self.recommended, sum(r.role != "dense" for r in self.rows)
-        words = f"{row.share:.1%} of dense float16 at {self.budget.length:,} tokens; "
-        words += f"adds {row.added:+.4f} NLL, the least of what was measured within "
-        words += f"{self.budget.words} ({count} caches in all)"
+        line = f"{row.share:.1%} of dense float16 at {self.budget.length:,} tokens; "
+        line += f"adds {row.added:+.4f} NLL, the least of what was measured within "
+        line += f"{self.budget.text} ({count} caches in all)"
         if row.added <= row.half:
-            words += ", not told apart from dense"
+            line += ", not told apart from dense"
         uniform = [r for r in self.rows if r.role == "uniform" and r is not row]
         for other in sorted(uniform, key=_quantised):
             ratio = _ratio(other, row)
             if ratio is not None:
-                words += f"; {ratio:.1f} times less than {other.spec}"
-        return words
+                line += f"; {ratio:.1f} times less than {other.spec}"
+        return line
 
 
-def _quantised(row: Row) -> bool:
+def _quantised(row: MeasuredCache) -> bool:
     layout = row.config.k.layout
     return VALUE_BITS[layout.values if isinstance(layout, Sparse) else layout.dtype] < 16
 
 
-def _ratio(other: Row, row: Row) -> float | None:
+def _ratio(other: MeasuredCache, row: MeasuredCache) -> float | None:
     if other.added <= 0 or row.added <= 0 or not math.isfinite(other.added):
         return None
     return other.added / row.added
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def choice(outcome: Outcome, measuring: Measuring) -> dict[str, Any]:
+    """kv: the recommended spec; the rest says what it is the best of, and for what."""
+    best, conditions = outcome.recommended, measuring.conditions
+    made = None
+    if conditions.calibration is not None and best.config.calibrated:
+        made = dict(zip(("file", "sha256"), conditions.calibration, strict=True))
+    return {
+        "kv": best.spec,
+        "model": conditions.model,
+        "budget": outcome.budget.text,
+        "length": outcome.budget.length,
+        **_facts(best),
+        "reason": outcome.reason(),
+        "calibration": made,
+        "text": measuring.text.settings,
+        "dense_perplexity": outcome.perplexity,
+        "frontier": [_line(row) for row in outcome.frontier],
+        "measured": [_line(row) for row in outcome.rows],
+        "notes": list(outcome.notes),
+        **conditions.setup,
+        "device": describe_device(conditions.device),
+        "versions": versions(),
+        "revision": revision(),
+    }
+
+
+def write_choice(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _line(row: MeasuredCache) -> dict[str, Any]:
+    return {"kv": row.spec, "role": row.role, **_facts(row)}
+
+
+def _facts(row: MeasuredCache) -> dict[str, Any]:
+    ends = (round(end, 6) for end in (row.added - row.half, row.added + row.half))
+    return {
+        "share": round(row.share, 6),
+        "layout_share": round(row.layout_share, 6),
+        "bytes_per_token": round(row.bytes_per_token, 2),
+        "nll_change": round(row.added, 6),
+        "interval": list(ends) if math.isfinite(row.half) else None,
+    }

@@ -1,20 +1,22 @@
 """A cheap look at every candidate: its error in attention outputs of one window of text.
 
 The model runs once. Layer by layer, keys and values after RoPE are packed and unpacked by the
-product's own ops, and some queries attend to them: with only K compressed, or only V. An error is
+engine's own ops, and some queries attend to them: with only K compressed, or only V. An error is
 the square of the change in attention's outputs relative to theirs, the mean over layers. There is
 one without and one with a sink: the first tokens get much attention, and their keys stand out.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gossamer.attention import masked_attention
-from gossamer.evaluation.frontier.candidates import Candidates
+from gossamer.evaluation.frontier.candidates import Candidates, side_spec
+from gossamer.evaluation.store import Point, Store
+from gossamer.evaluation.tasks import Score
 from gossamer.kv import BlockStore, Calibration, KVConfig, Side, turn_q_and_k
 from gossamer.kv.policies import POLICIES
 from gossamer.masks import Causal, Sliding
@@ -25,6 +27,7 @@ QUERIES = 32  # spread over the window, in all heads
 SINKS = (0, BLOCK_TOKENS)
 LAYERS = 16  # at most, spread over the model; every other one of a model of 30 orders sides alike
 LEAST_TOKENS = 4 * BLOCK_TOKENS  # the first queries see dense blocks only
+TASK, KIND, EXAMPLE = "screening", "error", "errors"  # names in a results file
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def screen(
 
 @dataclass
 class Screen:
-    """What a decoder calls for attention: dense, and a look at every candidate aside."""
+    """What a decoder calls for attention: exact attention, which also measures every candidate."""
 
     decoder: Decoder
     candidates: Candidates
@@ -188,3 +191,46 @@ def through_blocks(side: Side, rows: Tensor, weights: Tensor | None) -> Tensor:
     slots = torch.arange(tokens, device=rows.device)
     store.write(rows, slots, POLICIES[side.policy].rank(rows, weights))
     return store.read(slots, torch.float32)
+
+
+# ---- screening that a results file has -----------------------------------------------------------
+
+
+def kept_screening(
+    store: Store,
+    point: Point,
+    candidates: Candidates,
+    run: Callable[[Candidates], dict[int, Errors]],
+) -> dict[int, Errors]:
+    """What the results file has of these candidates, or else what `run` finds, which it then has.
+
+    So a search that goes on does not screen again.
+    """
+    score = store.entry(point).scores.get(EXAMPLE)
+    if score is not None:
+        kept = {int(sink): _errors(saved, candidates) for sink, saved in score.meta.items()}
+        found = {sink: errors for sink, errors in kept.items() if errors is not None}
+        if found and found.keys() == kept.keys():
+            return found
+    fresh = run(candidates)
+    meta = {str(s): {"k": _by_spec(e.k), "v": _by_spec(e.v)} for s, e in fresh.items()}
+    store.add_score(point, Score(EXAMPLE, 0.0, meta=meta))
+    store.add_end(point)
+    return fresh
+
+
+def _errors(kept: Mapping[str, Mapping[str, float]], candidates: Candidates) -> Errors | None:
+    """None where a candidate is missing."""
+    k, v = _found(kept["k"], candidates.k), _found(kept["v"], candidates.v)
+    return None if k is None or v is None else Errors(k, v)
+
+
+def _by_spec(errors: Mapping[Side, float]) -> dict[str, float]:
+    return {side_spec(side): error for side, error in errors.items()}
+
+
+def _found(kept: Mapping[str, float], sides: Sequence[Side]) -> dict[Side, float] | None:
+    specs = {side: side_spec(side) for side in sides}
+    if not all(spec in kept for spec in specs.values()):
+        return None
+    return {side: kept[spec] for side, spec in specs.items()}

@@ -5,23 +5,130 @@ few hundred, most of which a look at attention outputs rules out; and what pairs
 from what their sides do.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gossamer.evaluation.frontier.candidates import Candidates, uniform
-from gossamer.evaluation.frontier.measuring import Measuring
-from gossamer.evaluation.frontier.outcome import Outcome, Role, Row, SearchError
-from gossamer.evaluation.frontier.pareto import near_front
-from gossamer.evaluation.frontier.probing import Probing
-from gossamer.evaluation.frontier.problem import Effort, Problem
+from gossamer.evaluation.frontier.candidates import Candidates, Problem, side_spec, uniform
+from gossamer.evaluation.frontier.measure import Measuring, SearchError
+from gossamer.evaluation.frontier.outcome import MeasuredCache, Outcome, Role
+from gossamer.evaluation.frontier.prediction import (
+    WIDER,
+    Predicted,
+    choose_pairs,
+    kind_of,
+    predict,
+    variants,
+)
 from gossamer.evaluation.frontier.screening import Errors
-from gossamer.evaluation.frontier.selection import WIDER, Predicted, choose_pairs, variants
-from gossamer.kv import KVConfig, Side
+from gossamer.evaluation.pareto import near_front, spread
+from gossamer.evaluation.statistics import Change
+from gossamer.evaluation.tasks import at_least
+from gossamer.kv import Dense, KVConfig, Side
 
-FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best of their size go on
+SCREENING_FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best go on
 VARIANTS = 1 + len(WIDER)
 SCREENING_WINDOWS = 6.0  # that screening takes as long as, for a bar
+PLAUSIBLE = 4.0  # times the best pair's predicted cost: sides of worse pairs need no probe
+PROBING_TIME = 0.5  # share of the minutes; the rest is for measurements
+SPREAD_PROBES = 5 / 8  # share of the probes that go to sides of all sizes and kinds
 ScreenSides = Callable[[Candidates], dict[int, Errors]]  # by sink
+
+
+@dataclass(frozen=True)
+class Effort:
+    """probes: engine runs for each side. pairs: to measure. minutes: no new runs after them.
+
+    probe_tokens: of the text that probes see; the first windows. Raises ValueError.
+    """
+
+    probes: int = 8
+    pairs: int = 6
+    probe_tokens: int = 4096
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least(self, probes=0, pairs=1, probe_tokens=1)
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"minutes is {self.minutes}; must be above 0")
+
+
+@dataclass(frozen=True)
+class Probing:
+    """Probes of one search, with this sink."""
+
+    problem: Problem
+    effort: Effort
+    measuring: Measuring
+    sink: int = 0
+
+    @property
+    def windows(self) -> int:
+        wanted = self.effort.probe_tokens // self.measuring.text.context
+        return min(max(1, wanted), self.measuring.windows)
+
+    def run(self, errors: Errors) -> Predicted:
+        """First sides of all sizes and kinds, then those of the pairs that look best.
+
+        A side that the engine fails with is left out.
+        """
+        errors = Errors(dict(errors.k), dict(errors.v))
+        probes: dict[str, dict[Side, Change]] = {"k": {}, "v": {}}
+        tried: set[tuple[str, Side]] = set()
+        k, v = self._predicted(errors, probes).promising(PLAUSIBLE)
+        first = [("k", s) for s in self._spread(k)] + [("v", s) for s in self._spread(v)]
+        left = 2 * self.effort.probes
+        while left > 0:
+            step = first.pop(0) if first else self._next(errors, probes, tried)
+            if step is None or not self._time():
+                break
+            left -= 1
+            tried.add(step)
+            name, side = step
+            change = self._probe_one(name, side)
+            if change is None:
+                (errors.k if name == "k" else errors.v).pop(side)
+            else:
+                probes[name][side] = change
+        self.measuring.stages.expect(-left * self.windows)
+        return self._predicted(errors, probes)
+
+    def _spread(self, errors: dict[Side, float]) -> list[Side]:
+        sides, head_dim = list(errors), self.problem.shape.head_dim
+        sizes = {side: float(side.block_bytes(head_dim)) for side in sides}
+        kinds = {side: kind_of(side) for side in sides}
+        count = math.ceil(self.effort.probes * SPREAD_PROBES)
+        return spread(sides, sizes, errors, kinds, count)
+
+    def _next(
+        self, errors: Errors, probes: dict[str, dict[Side, Change]], tried: set[tuple[str, Side]]
+    ) -> tuple[str, Side] | None:
+        """The first side of the best pairs that no probe has seen; None if all were seen."""
+        for pair in self._predicted(errors, probes).best():
+            for step in (("k", pair.k), ("v", pair.v)):
+                if step not in tried:
+                    return step
+        return None
+
+    def _probe_one(self, name: str, side: Side) -> Change | None:
+        other = Side(Dense(self.problem.half))
+        k, v = (side, other) if name == "k" else (other, side)
+        config = KVConfig(k, v, sink=self.sink)
+        stages = self.measuring.stages
+        stages.start(f"probing {name}={side_spec(side)}")
+        change = self.measuring.change(config, self.windows)
+        result = "failed" if change is None else f"{change.value:+.4f} ± {change.half:.4f}"
+        stages.say(f"probe {name}={side_spec(side)}: {result}")
+        return change
+
+    def _predicted(self, errors: Errors, probes: dict[str, dict[Side, Change]]) -> Predicted:
+        k, v = predict(errors.k, probes["k"]), predict(errors.v, probes["v"])
+        return Predicted(k, v, self.problem.shape, self.problem.budget, self.sink)
+
+    def _time(self) -> bool:
+        minutes = self.effort.minutes
+        part = None if minutes is None else minutes * PROBING_TIME
+        return self.measuring.stages.time_for(self.windows, part)
 
 
 @dataclass
@@ -33,14 +140,14 @@ class Search:
     measuring: Measuring
     screening: ScreenSides
     notes: list[str] = field(default_factory=list)
-    _rows: dict[KVConfig, Row] = field(default_factory=dict)
+    _rows: dict[KVConfig, MeasuredCache] = field(default_factory=dict)
 
     def run(self) -> Outcome:
         """Raises ValueError for a budget that nothing fits, SearchError if the engine fails."""
         candidates = self.problem.candidates()
         baselines = uniform(self.problem.shape, self.problem.budget, self.problem.half)
         if not baselines:
-            self.notes.append(f"no uniform magnitude pruning fits {self.problem.budget.words}")
+            self.notes.append(f"no uniform magnitude pruning fits {self.problem.budget.text}")
         stages, windows = self.measuring.stages, self.measuring.windows
         probing = Probing(self.problem, self.effort, self.measuring)
         measured = 1 + self.effort.pairs + len(baselines) + VARIANTS
@@ -60,7 +167,7 @@ class Search:
         self._measure(pairs[1:], "pair")
         self._vary(predicted)
         shape, length = self.problem.shape, self.problem.budget.length
-        dense = Row.of(KVConfig(), "dense", None, shape, length)
+        dense = MeasuredCache.of(KVConfig(), "dense", None, shape, length)
         rows = [dense, *self._rows.values()]
         for spec, error in self.measuring.failed.items():
             self._note(f"{spec} failed: {error}")
@@ -93,7 +200,7 @@ class Search:
     def _near(self, errors: dict[Side, float]) -> dict[Side, float]:
         head_dim = self.problem.shape.head_dim
         points = {side: (float(side.block_bytes(head_dim)), e) for side, e in errors.items()}
-        return {side: errors[side] for side in near_front(points, FACTOR)}
+        return {side: errors[side] for side in near_front(points, SCREENING_FACTOR)}
 
     # ---- measuring ------------------------------------------------------------------------
 
@@ -110,7 +217,7 @@ class Search:
             change = self.measuring.change(config)
             if change is not None:
                 length = problem.budget.length
-                self._rows[config] = Row.of(config, role, change, problem.shape, length)
+                self._rows[config] = MeasuredCache.of(config, role, change, problem.shape, length)
                 stages.say(f"{config}: {change.value:+.4f} ± {change.half:.4f}")
 
     def _vary(self, predicted: Predicted) -> None:
@@ -120,6 +227,6 @@ class Search:
         self.measuring.stages.expect((len(found) - VARIANTS) * self.measuring.windows)
         self._measure(found, "variant")
 
-    def _note(self, words: str) -> None:
-        self.notes.append(words)
-        self.measuring.stages.say(f"note: {words}")
+    def _note(self, note: str) -> None:
+        self.notes.append(note)
+        self.measuring.stages.say(f"note: {note}")

@@ -2,7 +2,7 @@
 
     longbench_tasks(context=4096, folder=Path("LongBench/data"))
 
-makes tasks for `gossamer.evaluation.run.evaluate`. The folder has one `<task>.jsonl` for each,
+makes tasks for `gossamer.evaluation.evaluate`. The folder has one `<task>.jsonl` for each,
 as in the benchmark's data.zip; without one, the package `datasets` loads them.
 """
 

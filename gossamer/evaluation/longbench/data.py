@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossamer.evaluation.hub import load
+from gossamer.evaluation.texts import load_dataset
 
 DATASET = "THUDM/LongBench"
 INSTEAD = "unpack LongBench's data.zip and name its folder"
@@ -31,7 +31,7 @@ def read_task(task: str, folder: Path | None) -> list[Row]:
     Raises FileNotFoundError, ImportError, or ValueError that names the line and the field.
     """
     if folder is None:
-        return _rows(task, f"{DATASET} {task}", load(DATASET, task, "test", INSTEAD))
+        return _rows(task, f"{DATASET} {task}", load_dataset(DATASET, task, "test", INSTEAD))
     path = folder / f"{task}.jsonl"
     if not path.is_file():
         raise FileNotFoundError(

@@ -1,4 +1,7 @@
-"""A task of LongBench as a task of an evaluation."""
+"""A task of LongBench as a task of an evaluation; prompts that are too long lose their middle.
+
+Instructions stand at both ends of a template, so the first and the last half of the tokens stay.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gossamer.engine.prompts import Prompt, encode
 from gossamer.evaluation.longbench.data import Row, read_task
-from gossamer.evaluation.longbench.prompts import make_prompt
 from gossamer.evaluation.longbench.settings import SETTINGS, best_score
 from gossamer.evaluation.tasks import Emit, Example, Kind, Score, Subject
 from gossamer.ops.checks import one_of
@@ -25,7 +28,7 @@ class LongBench:
     task: a name of SETTINGS. context: tokens that the model serves, prompt and answer: longer
     prompts lose their middle. folder: with `<task>.jsonl`; None for the package `datasets`.
     examples: only the first ones. chat: prompts are chats for models that have a chat template,
-    but for few-shot and code tasks, as in the benchmark. Raises ValueError for bad settings.
+    except in few-shot and code tasks, as in the benchmark. Raises ValueError for bad settings.
     """
 
     task: str
@@ -57,10 +60,10 @@ class LongBench:
         settings = asdict(self)
         del settings["folder"]
         try:
-            words = repr([asdict(row) for row in self.rows])
+            content = repr([asdict(row) for row in self.rows])
         except (OSError, ValueError, ImportError):  # `run` says what is wrong
             return settings | {"sha256": ""}
-        return settings | {"sha256": hashlib.sha256(words.encode()).hexdigest()[:16]}
+        return settings | {"sha256": hashlib.sha256(content.encode()).hexdigest()[:16]}
 
     @property
     def count(self) -> int | None:
@@ -126,3 +129,48 @@ def problems(tasks: Sequence[LongBench]) -> dict[str, str]:
         except (OSError, ValueError, ImportError) as error:
             found[task.name] = str(error)
     return found
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+def without_middle(ids: Sequence[int], room: int) -> list[int]:
+    """At most `room` of the tokens: as many from the start as from the end."""
+    if len(ids) <= room:
+        return list(ids)
+    half = room // 2
+    return [*ids[:half], *ids[len(ids) - half :]]
+
+
+def make_prompt(task: str, row: Row, tokenizer: Any, room: int, *, chat: bool) -> Prompt:
+    """The row in its template, at most `room` tokens long.
+
+    chat: as a message to the assistant, which takes some of the room for the chat's own tokens.
+    Raises ValueError without a tokenizer, and where the room is too small for any chat.
+    """
+    if tokenizer is None:
+        raise ValueError("the model has no tokenizer; LongBench needs one")
+    text = SETTINGS[task].template.format(context=row.context, input=row.input)
+    ids = list(tokenizer(text)["input_ids"])
+    if not chat:
+        return text if len(ids) <= room else without_middle(ids, room)
+    return _fitting_chat(text, ids, tokenizer, room)
+
+
+def _fitting_chat(text: str, ids: list[int], tokenizer: Any, room: int) -> Prompt:
+    """The halves are put together as text, whose tokens may be other ones: measured, and cut on."""
+    limit = min(room, len(ids))
+    while limit >= 2:
+        if limit < len(ids):
+            half = limit // 2
+            text = _decode(tokenizer, ids[:half]) + _decode(tokenizer, ids[len(ids) - half :])
+        message = [{"role": "user", "content": text}]
+        excess = len(encode(message, tokenizer).ids) - room
+        if excess <= 0:
+            return message
+        limit -= excess
+    raise ValueError(f"room for {room} tokens; must be more for a chat of this model")
+
+
+def _decode(tokenizer: Any, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True))

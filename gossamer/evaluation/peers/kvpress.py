@@ -5,18 +5,14 @@ after the prompt keep their positions and stay. Windows are half prompt, half co
 """
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossamer.evaluation.peers.decoding import Step
 from gossamer.evaluation.peers.method import HALF, check_share, dense_bytes
-from gossamer.evaluation.peers.subject import Peer
-from gossamer.integrations.transformers import kv_shape
+from gossamer.evaluation.peers.subject import PackagePeer, Step
 from gossamer.kv.extras import import_extra
 from gossamer.kv.shape import KVShape
 from gossamer.ops.checks import one_of
@@ -80,20 +76,14 @@ class PressSettings:
         return press(compression_ratio=1 - self.number)
 
 
-class PressPeer(Peer):
+class PressPeer(PackagePeer):
     """Raises ImportError where kvpress is not installed."""
 
+    settings: PressSettings
     compresses_prompts = True
 
     def __init__(self, model: Any, tokenizer: Any, name: str, settings: PressSettings) -> None:
-        if reason := why_not():
-            raise ImportError(f"{name}: unavailable: {reason}")
-        super().__init__(model, tokenizer, name, settings.bytes_per_token(kv_shape(model)))
-        self.settings = settings
-
-    @contextmanager
-    def _decoding(self, prompt: int) -> Iterator[Step]:
-        yield self._step(last=1)
+        super().__init__(model, tokenizer, name, settings, why_not())
 
     def _logits(self, ids: Tensor) -> Tensor:
         step, prompt = self._step(last=0), len(ids) // 2

@@ -7,18 +7,14 @@ sees itself exactly and what came before as the cache has it.
 """
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossamer.evaluation.peers.decoding import Step
 from gossamer.evaluation.peers.method import HALF
-from gossamer.evaluation.peers.subject import Peer
-from gossamer.integrations.transformers import kv_shape
+from gossamer.evaluation.peers.subject import PackagePeer, Step
 from gossamer.kv.extras import import_extra
 from gossamer.kv.shape import KVShape
 from gossamer.ops.checks import one_of
@@ -88,18 +84,13 @@ class QuantizedSettings:
         return 2 * entries * shape.layers * (self.bits / 8 + 2 * HALF / GROUP)
 
 
-class QuantizedCachePeer(Peer):
+class QuantizedCachePeer(PackagePeer):
     """Raises ImportError where the backend is not installed."""
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, settings: QuantizedSettings) -> None:
-        if reason := why_not(settings.backend):
-            raise ImportError(f"{name}: unavailable: {reason}")
-        super().__init__(model, tokenizer, name, settings.bytes_per_token(kv_shape(model)))
-        self.settings = settings
+    settings: QuantizedSettings
 
-    @contextmanager
-    def _decoding(self, prompt: int) -> Iterator[Step]:
-        yield self._step(last=1)
+    def __init__(self, model: Any, tokenizer: Any, name: str, settings: QuantizedSettings) -> None:
+        super().__init__(model, tokenizer, name, settings, why_not(settings.backend))
 
     def _logits(self, ids: Tensor) -> Tensor:
         step = self._step(last=0)

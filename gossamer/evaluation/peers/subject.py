@@ -1,7 +1,7 @@
 """Peers as subjects of an evaluation: a transformers model with a cache method in effect."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
@@ -9,17 +9,14 @@ import torch
 from torch import Tensor
 
 from gossamer.engine.prompts import Prompt, encode
-from gossamer.evaluation.peers.attention import MethodAttention
-from gossamer.evaluation.peers.decoding import (
-    Step,
-    check_tokens,
-    greedy,
-    log_probabilities,
-    stop_ids,
-)
-from gossamer.evaluation.peers.method import Method, dense_bytes
+from gossamer.evaluation.peers.method import Method, MethodAttention, dense_bytes
 from gossamer.integrations.transformers import attention_function, kv_shape
 from gossamer.kv.extras import import_extra
+
+CHUNK = 256  # tokens whose log-softmax is taken at once: [CHUNK, vocabulary] in float32
+
+# The sequence's next tokens [T] -> logits [T or 1, vocabulary], of the last ones.
+Step = Callable[[Tensor], Tensor]
 
 
 class Peer(ABC):
@@ -90,6 +87,29 @@ class Peer(ABC):
         """[T, vocabulary] of the teacher-forced window ids [T]."""
 
 
+class PackagePeer(Peer):
+    """A cache of another package, which the model's own attention reads.
+
+    Raises ImportError where `reason` says why the package cannot be used.
+    """
+
+    settings: Any
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, settings: Any, reason: str) -> None:
+        if reason:
+            raise ImportError(f"{name}: unavailable: {reason}")
+        super().__init__(model, tokenizer, name, settings.bytes_per_token(kv_shape(model)))
+        self.settings = settings
+
+    @contextmanager
+    def _decoding(self, prompt: int) -> Iterator[Step]:
+        yield self._step(last=1)
+
+    @abstractmethod
+    def _step(self, last: int) -> Step:
+        """Of a new cache; logits of the `last` tokens, 0 for all."""
+
+
 class MethodPeer(Peer):
     """A simulated method: the model keeps everything, its attention sees what the rule leaves."""
 
@@ -117,3 +137,53 @@ class MethodPeer(Peer):
         with attention_function(self.model, MethodAttention(self.method, prompt, length)):
             logits: Tensor = self.model(ids[None], use_cache=False).logits[0]
         return logits
+
+
+# ---- greedy decoding and log probabilities, one sequence at a time -------------------------------
+
+
+def stop_ids(model: Any) -> frozenset[int]:
+    """The tokens that end a text."""
+    config = getattr(model, "generation_config", None) or model.config
+    ids = config.eos_token_id
+    if ids is None:
+        return frozenset()
+    return frozenset(ids if isinstance(ids, list | tuple) else [ids])
+
+
+def greedy(step: Step, prompt: Tensor, max_tokens: int, stops: frozenset[int]) -> list[int]:
+    """At most max_tokens tokens, each the likeliest; the stop token is not among them."""
+    found: list[int] = []
+    tokens = prompt
+    while len(found) < max_tokens:
+        token = int(step(tokens)[-1].argmax())
+        if token in stops:
+            break
+        found.append(token)
+        tokens = torch.tensor([token], device=prompt.device)
+    return found
+
+
+def log_probabilities(logits: Tensor, targets: Tensor) -> list[float]:
+    """Of targets [T] by logits [T, vocabulary], in float32."""
+    found: list[float] = []
+    for part, ids in zip(logits.split(CHUNK), targets.split(CHUNK), strict=True):
+        p = part.float().log_softmax(-1)
+        found += p.gather(1, ids[:, None]).flatten().tolist()
+    return found
+
+
+def check_tokens(ids: Sequence[int], new: int, model: Any) -> None:
+    """Some tokens, that fit the model's context and vocabulary; ValueError otherwise."""
+    if not ids:
+        raise ValueError("a prompt or window has 0 tokens; must have at least 1")
+    if new < 0:
+        raise ValueError(f"max_tokens is {new}; must be >= 0")
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and len(ids) + new > longest:
+        raise ValueError(
+            f"{len(ids)} tokens and {new} new ones; must be at most {longest}, the model's context"
+        )
+    vocabulary = model.config.vocab_size
+    if not all(0 <= i < vocabulary for i in (min(ids), max(ids))):
+        raise ValueError(f"token ids {min(ids)} to {max(ids)}; must be 0 to {vocabulary - 1}")

@@ -1,4 +1,4 @@
-"""From the words of a command line to a search, with everything checked before work begins."""
+"""What `gossamer frontier` does: options to a search, checked before work begins; tables, files."""
 
 import gc
 import hashlib
@@ -9,33 +9,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from gossamer.engine import EngineConfig
 from gossamer.evaluation import plots
-from gossamer.evaluation.frontier.budget import Budget
-from gossamer.evaluation.frontier.candidates import Candidates
-from gossamer.evaluation.frontier.kept import KIND, TASK, kept_screening
-from gossamer.evaluation.frontier.measuring import Known, Measuring
-from gossamer.evaluation.frontier.problem import Effort, Problem
-from gossamer.evaluation.frontier.progress import Stages
-from gossamer.evaluation.frontier.screening import LEAST_TOKENS, Errors, chosen_layers, screen
-from gossamer.evaluation.frontier.search import SCREENING_WINDOWS, Search
+from gossamer.evaluation.frontier.candidates import Budget, Candidates, Problem
+from gossamer.evaluation.frontier.measure import Conditions, Measuring
+from gossamer.evaluation.frontier.outcome import Outcome, choice, write_choice
+from gossamer.evaluation.frontier.report import draw, markdown, rich_table, verdict
+from gossamer.evaluation.frontier.screening import (
+    KIND,
+    LEAST_TOKENS,
+    TASK,
+    Errors,
+    chosen_layers,
+    kept_screening,
+    screen,
+)
+from gossamer.evaluation.frontier.search import SCREENING_WINDOWS, Effort, Search
 from gossamer.evaluation.perplexity import Perplexity
+from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.subject import EngineSubject
 from gossamer.evaluation.suite import check_tasks
-from gossamer.evaluation.texts import is_there
+from gossamer.evaluation.texts import existing_text
 from gossamer.kv import Calibration
 from gossamer.models import Source, load_decoder, open_model, source_fingerprint
 
 # Not what the shipped calibration was made of: on its own text, it would look too good.
 TEXT = Path(__file__).parents[3] / "benchmarks/data/wikitext2-choose-excerpt.txt"
+LOG_WIDTH = 160  # a log has room for whole specs
 LEAST_CONTEXT = 2 * LEAST_TOKENS  # so that a window of 128 tokens leaves something compressed
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is wanted. engine: options of the engine, but for model and kv."""
+class SearchOptions:
+    """What is wanted. engine: options of the engine other than model and kv."""
 
     model: str
     budget: str
@@ -50,32 +59,62 @@ class Job:
     output: Path | None = None
 
 
-def prepare(job: Job, stages: Stages) -> Search:
-    """A search that can run. ValueError, OSError or ImportError say what is wrong with the job."""
-    source = open_model(job.model)
-    config = EngineConfig(model=source, **job.engine)
+def run(options: SearchOptions, *, as_markdown: bool) -> Outcome:
+    """Search, print and write. Raises what `prepare` and `Search.run` raise."""
+    with Stages(shown=True) as stages:
+        search = prepare(options, stages)
+        outcome = search.run()
+        seconds = stages.seconds
+    _print(outcome, as_markdown=as_markdown)
+    notes = Console(stderr=True, soft_wrap=True, highlight=False)
+    files = []
+    if options.output is not None:
+        write_choice(options.output, choice(outcome, search.measuring))
+        files.append(options.output)
+    if options.plot is not None:
+        files += draw(outcome, options.plot)
+    for file in files:
+        notes.print(f"wrote {file}", markup=False)
+    notes.print(f"{seconds / 60:.1f} minutes", markup=False)
+    return outcome
+
+
+def _print(outcome: Outcome, *, as_markdown: bool) -> None:
+    console = Console()
+    console = console if console.is_terminal else Console(width=LOG_WIDTH)
+    if as_markdown:
+        console.print(markdown(outcome), markup=False, highlight=False, soft_wrap=True)
+        return
+    console.print(rich_table(outcome))
+    console.print(verdict(outcome), markup=False, highlight=False, soft_wrap=True)
+
+
+def prepare(options: SearchOptions, stages: Stages) -> Search:
+    """A search that can run. ValueError, OSError or ImportError say which option is wrong."""
+    source = open_model(options.model)
+    config = EngineConfig(model=source, **options.engine)
     device = config.resolved_device()
     dtype = config.resolved_dtype(device, source.config.dtype)
     shape = source.config.kv_shape
-    budget = Budget.parse(job.budget, shape, job.length)
+    budget = Budget.parse(options.budget, shape, options.length)
     path = config.calibration or source.calibration
     calibration = None if path is None else _calibration(Path(path), source)
     half = "bf16" if dtype is torch.bfloat16 else "fp16"
     problem = Problem(shape, budget, half, calibrated=calibration is not None)
     problem.candidates()
-    text = _text(job, source.tokenizer(), config.max_model_len or source.config.max_positions)
-    _check_outputs(job)
-    known = Known(
-        model=str(Path(job.model).resolve()) if Path(job.model).exists() else job.model,
+    text = _text(options, source.tokenizer(), config.max_model_len or source.config.max_positions)
+    _check_outputs(options)
+    conditions = Conditions(
+        model=str(Path(options.model).resolve()) if Path(options.model).exists() else options.model,
         setup={"dtype": str(dtype).removeprefix("torch."), "device": device.type},
         calibration=None if path is None else (Path(path).name, _digest(Path(path))),
         device=str(device),
     )
-    opened = partial(_open, source, job.engine)
-    measuring = Measuring(text, known, opened, Store(job.results), stages)
+    opened = partial(_open, source, options.engine)
+    measuring = Measuring(text, conditions, opened, Store(options.results), stages)
     window = text.windows(source.tokenizer())[0]
     screening = Screening(source, dtype, device, calibration, window, measuring)
-    return Search(problem, job.effort, measuring, screening, _notes(job, calibration, text))
+    return Search(problem, options.effort, measuring, screening, _notes(options, calibration, text))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +129,10 @@ class Screening:
     measuring: Measuring
 
     def __call__(self, candidates: Candidates) -> dict[int, Errors]:
-        known, text = self.measuring.known, self.measuring.text
+        conditions, text = self.measuring.conditions, self.measuring.text
         settings = {**text.settings, "tokens": text.context}
-        setup = {**known.setup, **known.made}
-        point = Point(TASK, KIND, settings, known.model, "sides", 0, setup)
+        setup = {**conditions.setup, **conditions.calibrated_setup}
+        point = Point(TASK, KIND, settings, conditions.model, "sides", 0, setup)
         return kept_screening(self.measuring.store, point, candidates, self._screen)
 
     def _screen(self, candidates: Candidates) -> dict[int, Errors]:
@@ -115,37 +154,35 @@ def _calibration(path: Path, source: Source) -> Calibration:
     return Calibration.load(path, source_fingerprint(source))
 
 
-def _text(job: Job, tokenizer: Any, longest: int) -> Perplexity:
-    path = job.text or TEXT
-    if not is_there(path):
-        wanted = "name one by --text FILE" if job.text is None else "must be a text file"
-        raise FileNotFoundError(f"{path}: there is no such file; {wanted}")
-    if job.context < LEAST_CONTEXT:
-        raise ValueError(f"context is {job.context}; must be at least {LEAST_CONTEXT}")
-    text = Perplexity.of_file(path, tokens=job.tokens, context=job.context)
+def _text(options: SearchOptions, tokenizer: Any, longest: int) -> Perplexity:
+    path = existing_text(options.text, TEXT)
+    if options.context < LEAST_CONTEXT:
+        raise ValueError(f"context is {options.context}; must be at least {LEAST_CONTEXT}")
+    text = Perplexity.of_file(path, tokens=options.tokens, context=options.context)
     check_tasks([text], tokenizer, longest)
     there = len(text.windows(tokenizer))
     if there < text.count:
         raise ValueError(
-            f"{text.source} has {there} windows of {job.context} tokens and --tokens is "
-            f"{job.tokens}; must be at most {there * job.context}, or take a longer text"
+            f"{text.source} has {there} windows of {options.context} tokens and --tokens is "
+            f"{options.tokens}; must be at most {there * options.context}, or take a longer text"
         )
     return text
 
 
-def _check_outputs(job: Job) -> None:
+def _check_outputs(options: SearchOptions) -> None:
     """What would otherwise go wrong after half an hour."""
-    if job.plot is not None:
+    if options.plot is not None:
         plots.check()
-    if job.output is not None and (job.output.is_dir() or not job.output.parent.is_dir()):
-        raise ValueError(f"{job.output}: cannot be written; must be a file in a folder that exists")
+    output = options.output
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise ValueError(f"{output}: cannot be written; must be a file in a folder that exists")
 
 
-def _notes(job: Job, calibration: Calibration | None, text: Perplexity) -> list[str]:
+def _notes(options: SearchOptions, calibration: Calibration | None, text: Perplexity) -> list[str]:
     if calibration is None:
         return [
             "without a calibration, bases and calibrated ranks were left out, which do better: "
-            f"make one by `gossamer calibrate {job.model} --text FILE -o FILE` and name it by "
+            f"make one by `gossamer calibrate {options.model} --text FILE -o FILE` and name it by "
             "--calibration"
         ]
     if calibration.manifest.text_sha256 == hashlib.sha256(text.text.encode()).hexdigest():

@@ -1,4 +1,4 @@
-"""Words, names and filler sentences that tasks are made of; the same for the same seed."""
+"""Names, nouns and filler sentences that tasks are made of; the same for the same seed."""
 
 import re
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def filler_of(text: str, random: Random) -> Iterator[str]:
 
 
 def sentences(random: Random, text: str, tokenizer: Any, tokens: int) -> list[str]:
-    """About so many tokens of filler, in whole sentences; never more."""
+    """At most `tokens` tokens of filler, in whole sentences."""
     found: list[str] = []
     for sentence in filler_of(text, random):
         tokens -= token_count(tokenizer, sentence)
@@ -78,8 +78,8 @@ def sentences(random: Random, text: str, tokenizer: Any, tokens: int) -> list[st
     return found
 
 
-def token_count(tokenizer: Any, words: str) -> int:
-    """Tokens of words within a text. Raises ValueError for a model without tokenizer."""
+def token_count(tokenizer: Any, text: str) -> int:
+    """Tokens of a text that follows another. Raises ValueError for a model without tokenizer."""
     if tokenizer is None:
         raise ValueError("the model has no tokenizer; this task needs one")
-    return len(tokenizer(f" {words}", add_special_tokens=False)["input_ids"])
+    return len(tokenizer(f" {text}", add_special_tokens=False)["input_ids"])

@@ -6,28 +6,27 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gossamer.evaluation.frontier.outcome import SearchError
-from gossamer.evaluation.frontier.progress import Stages
+from gossamer.evaluation.experiment import Experiment, Result, evaluate
 from gossamer.evaluation.perplexity import Perplexity
-from gossamer.evaluation.run import Plan, Result, evaluate
+from gossamer.evaluation.progress import Stages
+from gossamer.evaluation.report import BASELINE, summarise
 from gossamer.evaluation.statistics import Change
 from gossamer.evaluation.store import Entry, Store
-from gossamer.evaluation.summary import BASELINE, summarise
 from gossamer.evaluation.tasks import Emit, Subject
 from gossamer.kv import KVConfig
 
-Open = Callable[[str], AbstractContextManager[Subject]]
+OpenSpec = Callable[[str], AbstractContextManager[Subject]]
 
 
-def _nothing() -> None:
-    pass
+class SearchError(Exception):
+    """A search that has nothing to recommend."""
 
 
 @dataclass(frozen=True)
 class Watched(Perplexity):
     """Perplexity that tells about each window; its results are those of perplexity."""
 
-    on_window: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
+    on_window: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def run(self, subject: Subject, done: set[str], emit: Emit) -> None:
         def told(score: Any) -> None:
@@ -38,8 +37,8 @@ class Watched(Perplexity):
 
 
 @dataclass(frozen=True)
-class Known:
-    """What results depend on beside the cache; see Plan for model and setup.
+class Conditions:
+    """What results depend on other than the cache; see Experiment for model and setup.
 
     calibration: name of the file and its digest, for caches that have bases or ranks of it.
     """
@@ -50,7 +49,7 @@ class Known:
     device: str = "cpu"
 
     @property
-    def made(self) -> dict[str, Any]:
+    def calibrated_setup(self) -> dict[str, Any]:
         """What is added to the setup of calibrated caches."""
         return {} if self.calibration is None else {"calibration": self.calibration[1]}
 
@@ -63,8 +62,8 @@ class Measuring:
     """
 
     text: Perplexity
-    known: Known
-    opened: Open
+    conditions: Conditions
+    opened: OpenSpec
     store: Store
     stages: Stages
     failed: dict[str, str] = field(default_factory=dict)
@@ -86,7 +85,8 @@ class Measuring:
         count = self.windows if windows is None else windows
         task = replace(self.text, tokens=count * self.text.context)
         spec = str(config)
-        result = self._run(spec, task, self.known.made if config.calibrated else {})
+        setup = self.conditions.calibrated_setup if config.calibrated else {}
+        result = self._run(spec, task, setup)
         if result.entry.error or not result.entry.finished:
             self.failed[spec] = result.entry.error or "not finished"
             return None
@@ -95,26 +95,26 @@ class Measuring:
         return change if change is not None and math.isfinite(change.value) else None
 
     def _dense_entry(self, like: Entry) -> Entry:
-        plan = self._plan(BASELINE, self.text, {})
-        scores = self.store.entry(plan.point(self.text, BASELINE)).scores
+        experiment = self._experiment(BASELINE, self.text, {})
+        scores = self.store.entry(experiment.point(self.text, BASELINE)).scores
         return Entry({name: scores[name] for name in like.scores if name in scores})
 
-    def _run(self, spec: str, task: Perplexity, made: Mapping[str, Any]) -> Result:
-        plan = self._plan(spec, task, made)
-        there = len(self.store.entry(plan.point(task, spec)).scores)
+    def _run(self, spec: str, task: Perplexity, setup: Mapping[str, Any]) -> Result:
+        experiment = self._experiment(spec, task, setup)
+        there = len(self.store.entry(experiment.point(task, spec)).scores)
         self.stages.expect(-there)
         before = self.stages.done
-        result = evaluate(plan, {spec: lambda: self.opened(spec)}, self.store)[0]
+        result = evaluate(experiment, {spec: lambda: self.opened(spec)}, self.store)[0]
         missing = task.tokens // task.context - there - (self.stages.done - before)
         self.stages.expect(-missing)  # of one that failed
         return result
 
-    def _plan(self, spec: str, task: Perplexity, made: Mapping[str, Any]) -> Plan:
-        known, watched = self.known, Watched(**vars(task), on_window=self.stages.advance)
-        return Plan(
-            model=known.model,
+    def _experiment(self, spec: str, task: Perplexity, setup: Mapping[str, Any]) -> Experiment:
+        watched = Watched(**vars(task), on_window=self.stages.advance)
+        return Experiment(
+            model=self.conditions.model,
             tasks=[watched],
-            setup=known.setup,
-            setups={spec: dict(made)} if made else {},
-            device=known.device,
+            setup=self.conditions.setup,
+            setups={spec: dict(setup)} if setup else {},
+            device=self.conditions.device,
         )

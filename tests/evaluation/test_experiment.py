@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench.record import revision
-from gossamer.evaluation.run import Plan, evaluate, settings_of
+from gossamer.evaluation import run
+from gossamer.evaluation.experiment import Experiment, evaluate, settings_of
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.tasks import Score
 from tests.evaluation.fakes import Counting, FakeSubject
@@ -89,8 +90,8 @@ def test_other_files_are_refused_and_left_alone(tmp_path, content):
 
 def test_lines_say_everything(tmp_path):
     store = Store(tmp_path / "r.jsonl")
-    plan = Plan("model", [Counting()], seed=3, setup={"dtype": "float32"})
-    (result,) = evaluate(plan, {"fake": FakeSubject}, store)
+    experiment = Experiment("model", [Counting()], seed=3, setup={"dtype": "float32"})
+    (result,) = evaluate(experiment, {"fake": FakeSubject}, store)
     assert [s.value for s in result.entry.scores.values()] == [1, 1, 0, 0]
     lines = lines_of(store.path)
     assert [line["status"] for line in lines] == ["ok"] * 4 + ["finished"]
@@ -106,14 +107,14 @@ def test_lines_say_everything(tmp_path):
 
 def test_a_crash_loses_no_score(tmp_path):
     path = tmp_path / "r.jsonl"
-    plan = Plan("model", [Counting(name="a"), Counting(name="b")])
+    experiment = Experiment("model", [Counting(name="a"), Counting(name="b")])
     subject = FakeSubject(partial(dies, at="b 2"))
     with pytest.raises(KeyboardInterrupt):
-        evaluate(plan, {"fake": lambda: subject}, Store(path))
+        evaluate(experiment, {"fake": lambda: subject}, Store(path))
     assert len(lines_of(path)) == 5 + 2  # all of a and its end, two of b
 
     again = FakeSubject()
-    results = evaluate(plan, {"fake": lambda: again}, Store(path))
+    results = evaluate(experiment, {"fake": lambda: again}, Store(path))
     assert again.batches == [["b 2"], ["b 3"]]
     assert [len(r.entry.scores) for r in results] == [4, 4]
     assert all(r.entry.finished for r in results)
@@ -121,24 +122,26 @@ def test_a_crash_loses_no_score(tmp_path):
 
 def test_nothing_left_to_do_loads_nothing(tmp_path, capsys):
     path = tmp_path / "r.jsonl"
-    first = evaluate(Plan("model", [Counting()]), {"fake": FakeSubject}, Store(path))
-    second = evaluate(Plan("model", [Counting()]), {"fake": breaks}, Store(path), progress=True)
+    first = evaluate(Experiment("model", [Counting()]), {"fake": FakeSubject}, Store(path))
+    second = evaluate(
+        Experiment("model", [Counting()]), {"fake": breaks}, Store(path), progress=True
+    )
     assert first == second
     assert "counting, fake: in the results already" in capsys.readouterr().err
-    more = Plan("model", [Counting(examples=6)])  # other settings, another point
+    more = Experiment("model", [Counting(examples=6)])  # other settings, another point
     (result,) = evaluate(more, {"fake": FakeSubject}, Store(path))
     assert len(result.entry.scores) == 6
 
 
 def test_a_failure_is_recorded_and_the_others_go_on(tmp_path, capsys):
     path = tmp_path / "r.jsonl"
-    plan = Plan("model", [Counting(name="a"), Counting(name="b")])
+    experiment = Experiment("model", [Counting(name="a"), Counting(name="b")])
 
     def fails(prompt):
         return breaks(prompt) if prompt == "a 1" else ""
 
     subjects = {"bad": lambda: FakeSubject(fails), "good": FakeSubject, "never": lambda: breaks("")}
-    results = evaluate(plan, subjects, Store(path), progress=True)
+    results = evaluate(experiment, subjects, Store(path), progress=True)
     states = {(r.subject, r.task): (len(r.entry.scores), r.entry.error) for r in results}
     words = "RuntimeError: no memory"
     assert states == {
@@ -150,19 +153,19 @@ def test_a_failure_is_recorded_and_the_others_go_on(tmp_path, capsys):
         ("never", "b"): (0, words),
     }
     assert f"a, bad: failed: {words}" in capsys.readouterr().err
-    results = evaluate(plan, {"bad": FakeSubject}, Store(path))  # and is tried again
+    results = evaluate(experiment, {"bad": FakeSubject}, Store(path))  # and is tried again
     assert [(len(r.entry.scores), r.entry.error) for r in results] == [(4, None)] * 2
 
 
 def test_without_a_file():
-    results = evaluate(Plan("model", [Counting()]), {"fake": FakeSubject}, Store())
+    results = evaluate(Experiment("model", [Counting()]), {"fake": FakeSubject}, Store())
     assert results[0].entry.finished
 
 
 def test_plans_have_each_task_once():
     for tasks in ([], [Counting(), Counting(examples=3)]):
         with pytest.raises(ValueError, match="must be at least one, each once"):
-            Plan("model", tasks)
+            Experiment("model", tasks)
 
 
 def test_settings_of_a_task_that_has_none():
@@ -173,6 +176,13 @@ def test_settings_of_a_task_that_has_none():
 
 
 def test_subjects_can_have_setups_of_their_own():
-    plan = Plan("model", [Counting()], setup={"dtype": "x"}, setups={"s": {"calibration": "c"}})
-    assert plan.point(Counting(), "s").setup == {"dtype": "x", "calibration": "c"}
-    assert plan.point(Counting(), "dense").setup == {"dtype": "x"}
+    experiment = Experiment(
+        "model", [Counting()], setup={"dtype": "x"}, setups={"s": {"calibration": "c"}}
+    )
+    assert experiment.point(Counting(), "s").setup == {"dtype": "x", "calibration": "c"}
+    assert experiment.point(Counting(), "dense").setup == {"dtype": "x"}
+
+
+def test_names_before_0_2():
+    assert run.Plan is Experiment
+    assert run.evaluate is evaluate
