@@ -117,4 +117,4 @@ def _profiled(measure: Measure) -> Answer:
 
 def _documented(measure: Measure) -> Answer:
     missing = measure.undocumented()
-    return Answer(not missing, "; ".join(missing) or "docstring, page, README")
+    return Answer(not missing, "; ".join(missing) or "docstring, page, index")

@@ -1,10 +1,10 @@
-"""Whether an op is written down: docstring, page, README."""
+"""Whether an op is written down: docstring, page, index."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gossamer.kit.pages import FOLDER, page_of
+from gossamer.kit.pages import FOLDER, INDEX, page_of
 from gossamer.ops import OPS
 
 # What a docstring tells besides its arguments, and how one sees that it does.
@@ -24,8 +24,9 @@ def undocumented(name: str, root: Path) -> list[str]:
         missing.append(f"no {FOLDER}/{name}.md")
     elif path.read_text() != page.render():
         missing.append(f"{FOLDER}/{name}.md is stale: python -m gossamer.kit.pages --write")
-    if not re.search(rf"^\|.*`{name}[`(]", (root / "README.md").read_text(), re.MULTILINE):
-        missing.append("not in the README's table of operators")
+    index = root / INDEX
+    if not index.is_file() or f"[`{name}`]({name}.md)" not in index.read_text():
+        missing.append(f"not in {INDEX}")
     return missing
 
 

@@ -132,11 +132,3 @@ def cmake(text: str, name: str, family: str) -> str:
             what=start.strip(),
         )
     return text
-
-
-def table_row(text: str, heading: str, row: str) -> str:
-    """The last row of the first table below a Markdown heading."""
-    found = re.search(rf"^{re.escape(heading)}\n(?:(?!^#).*\n)*?(?:^\|.*\n)+", text, re.MULTILINE)
-    if found is None:
-        raise ValueError(f"found no table below {heading!r}")
-    return text[: found.end()] + row + text[found.end() :]

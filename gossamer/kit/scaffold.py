@@ -114,13 +114,11 @@ def _declaration(name: str, struct: str) -> str:
 
 
 def _edits(name: str, family: str, root: Path, page: Page) -> dict[Path, str]:
-    row = f"| `{name}(x, y, scale=1.0)` | `x + scale * y` |\n"
     wanted: dict[str, lists.Edit] = {
         "gossamer/ops/__init__.py": lambda text: lists.python_exports(text, name),
         "csrc/bindings.cpp": lambda text: lists.bindings(text, name, family, SCHEMA),
         "CMakeLists.txt": lambda text: lists.cmake(text, name, family),
         "benchmarks/all.py": lambda text: lists.suites(text, name),
-        "README.md": lambda text: lists.table_row(text, "## Operators", row),
         str(INDEX): lambda text: lists.insert(
             text, page.row, name, r"^\| \[`(\w+)`\].*\n", what="rows of operators"
         ),
