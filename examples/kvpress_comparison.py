@@ -1,4 +1,4 @@
-"""A sparse cache beside presses of kvpress: bytes, and how much of the dense answer is left.
+"""A sparse cache next to presses of kvpress: bytes, and how much of the dense answer is left.
 
     python examples/kvpress_comparison.py benchmarks/data/wikitext2-test-excerpt.txt
 
@@ -57,7 +57,7 @@ def main(
     tokens: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 512,
     new: Annotated[int, typer.Option(help="Tokens of the answer.")] = 16,
 ) -> None:
-    """Print a line for each way to keep the cache small."""
+    """Print a line for each cache."""
     loaded, tokenizer = load_model(model or embedded_path("smollm2"))
     ids = tokenizer(text.read_text(), return_tensors="pt")["input_ids"][:, :tokens]
 

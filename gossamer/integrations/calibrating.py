@@ -144,6 +144,33 @@ def _windows(model: Any, token_ids: Sequence[int] | Tensor, context: int) -> tup
     return windows
 
 
+# What policies rank K by (Policy.statistic) but for the queries, which are among the moments: second
+# moments [layers, kv_heads, D, D]. A new calibrated policy adds how its statistic is measured.
+STATISTICS: dict[str, Callable[..., Tensor]] = {
+    "gradients": lambda *args, **settings: measure_gradients(*args, **settings).mean(),
+}
+
+
+def measure(
+    model: Any,
+    token_ids: Sequence[int] | Tensor,
+    *,
+    context: int = 2048,
+    progress: Callable[[str], Progress | None] = lambda name: None,
+) -> Bases:
+    """Everything that a calibration keeps; the text is read once for each statistic.
+
+    progress: called with a name, returns what is then called after each window (see
+    measure_moments). Raises ValueError as measure_moments and measure_gradients do.
+    """
+    others = {
+        name: statistic(model, token_ids, context=context, on_window=progress(name))
+        for name, statistic in STATISTICS.items()
+    }
+    moments = measure_moments(model, token_ids, context=context, on_window=progress("moments"))
+    return moments.finish(others)
+
+
 def calibration_of(model: Any, bases: Bases, *, text_sha256: str = "") -> Calibration:
     """The bases together with where they come from."""
     manifest = Manifest(
@@ -166,12 +193,6 @@ def calibrate(
     text_sha256: str = "",
     on_window: Progress | None = None,
 ) -> Calibration:
-    """Measure a model's bases and weights on the tokens of a text, which is read twice.
-
-    See measure_moments and measure_gradients.
-    """
-    moments = measure_moments(model, token_ids, context=context, on_window=on_window)
-    gradients = measure_gradients(model, token_ids, context=context, on_window=on_window)
-    return calibration_of(
-        model, moments.finish({"gradients": gradients.mean()}), text_sha256=text_sha256
-    )
+    """Measure a model's bases and weights on the tokens of a text; see `measure`."""
+    bases = measure(model, token_ids, context=context, progress=lambda name: on_window)
+    return calibration_of(model, bases, text_sha256=text_sha256)

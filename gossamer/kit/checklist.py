@@ -185,4 +185,4 @@ def _profiled(measure: Measure) -> Answer:
 
 def _documented(measure: Measure) -> Answer:
     missing = measure.undocumented()
-    return Answer(not missing, "; ".join(missing) or "docstring and page")
+    return Answer(not missing, "; ".join(missing) or "docstring, page, index")

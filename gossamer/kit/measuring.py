@@ -222,7 +222,7 @@ class Running:
         return Profiled(first.name, first.share, len(kernels), sum(k.total_ms for k in kernels))
 
     def undocumented(self) -> Sequence[str]:
-        """Docstring and page."""
+        """Docstring, page, index."""
         return undocumented(self.op.name, this_checkout())
 
 

@@ -194,6 +194,9 @@ def undocumented(name: str, root: Path) -> list[str]:
         missing.append(f"no {FOLDER}/{name}.md")
     elif path.read_text() != page.render():
         missing.append(f"{FOLDER}/{name}.md is stale: python -m gossamer.kit.pages --write")
+    index = root / INDEX
+    if not index.is_file() or f"[`{name}`]({name}.md)" not in index.read_text():
+        missing.append(f"not in {INDEX}")
     return missing
 
 

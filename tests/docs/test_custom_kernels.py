@@ -6,14 +6,11 @@ import shutil
 import pytest
 import torch
 
-from tests.kit.copies import ROOT, copy_checkout, run
+from tests.docs.snippets import page, snippets
+from tests.kit.copies import copy_checkout, run
 
-GUIDE = ROOT / "docs/custom-kernels.md"
-PAGE = GUIDE.read_text() if GUIDE.exists() else ""  # `make gpu-check` runs tests without docs
-SNIPPET = re.compile(
-    r"(?:^<!-- needs: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
-)
-SNIPPETS = [match.groups() for match in SNIPPET.finditer(PAGE)]
+PAGE = page("docs/custom-kernels.md")
+SNIPPETS = snippets(PAGE)
 SHELL = [(needs, text) for needs, language, text in SNIPPETS if language == "bash"]
 
 

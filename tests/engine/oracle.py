@@ -12,18 +12,24 @@ from torch import Tensor
 
 from gossamer.kv import BlockStore, Calibration, KVConfig, turn_q_and_k
 from gossamer.kv.layouts import Side
-from gossamer.kv.policies import Ranking
+from gossamer.kv.policies import POLICIES
+from gossamer.masks import Mask
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
 @torch.inference_mode()
 def oracle_logits(
-    decoder: Decoder, kv: KVConfig, ids: list[int], prompt: int, calibration: Calibration | None
+    decoder: Decoder,
+    kv: KVConfig,
+    ids: list[int],
+    prompt: int,
+    calibration: Calibration | None,
+    mask: Mask | None = None,
 ) -> Tensor:
     """[tokens, vocab] of a sequence whose first `prompt` tokens were its prompt.
 
-    decoder: with V's basis folded in where the cache has one.
+    decoder: with V's basis folded in where the cache has one. mask: what the prompt's tokens see.
     """
     positions = torch.arange(len(ids))
     query, key = positions[:, None], positions[None]
@@ -38,6 +44,8 @@ def oracle_logits(
             turned = turn_q_and_k(q.transpose(0, 1), k.transpose(0, 1), calibration.k_basis[layer])
             q, k = (x.transpose(0, 1) for x in turned)
         seen = (key <= query) & _slides(decoder, layer, query - key)
+        if mask is not None:
+            seen &= mask.dense(len(ids), len(ids))[0, 0] | (query >= prompt)
         return _attention(
             q, (k, as_stored(kv.k, k, weights)), (v, as_stored(kv.v, v, None)), seen, dense
         )
@@ -59,7 +67,8 @@ def as_stored(side: Side, x: Tensor, weights: Tensor | None) -> Tensor:
     blocks = tokens // BLOCK_TOKENS
     store = BlockStore.allocate(side, blocks, heads, head_dim)
     slots = torch.arange(blocks * BLOCK_TOKENS)
-    store.write(x[: len(slots)].contiguous(), slots, Ranking(weights=weights))
+    rows = x[: len(slots)].contiguous()
+    store.write(rows, slots, POLICIES[side.policy].rank(rows, weights))
     rest = torch.full((tokens - len(slots), heads, head_dim), float("nan"))
     return torch.cat([store.read(slots, torch.float32), rest])
 

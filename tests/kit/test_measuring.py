@@ -126,9 +126,11 @@ def test_docstrings_tell_everything():
 
 
 def test_an_op_without_docs(tmp_path):
-    assert undocumented("silu_mul", tmp_path) == ["no docs/ops/silu_mul.md"]
+    missing = ["no docs/ops/silu_mul.md", "not in docs/ops/README.md"]
+    assert undocumented("silu_mul", tmp_path) == missing
     (tmp_path / "docs/ops").mkdir(parents=True)
     (tmp_path / "docs/ops/silu_mul.md").write_text("# silu_mul\n")
+    (tmp_path / "docs/ops/README.md").write_text("| [`silu_mul`](silu_mul.md) | gated | cpu |\n")
     stale = "docs/ops/silu_mul.md is stale: python -m gossamer.kit.pages --write"
     assert undocumented("silu_mul", tmp_path) == [stale]
 

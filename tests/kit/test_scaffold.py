@@ -70,7 +70,7 @@ def test_every_list_has_it_once(made):
         assert len(re.findall(rf"\b{NAME}\b", (made / path).read_text())) >= 2
     sources = re.findall(rf"csrc/\w+/{NAME}\S*cpp", (made / "CMakeLists.txt").read_text())
     assert sources == [f"csrc/elementwise/{NAME}.cpp", f"csrc/elementwise/{NAME}.kernel.cpp"]
-    assert f"| [`{NAME}`]({NAME}.md) |" in (made / "docs/ops/README.md").read_text()
+    assert (made / "docs/ops/README.md").read_text().count(f"| [`{NAME}`]({NAME}.md) |") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Self
 from gossamer.engine.config import parse_bytes
 from gossamer.kv import Dense, KVConfig, KVShape, Side, Sparse
 from gossamer.kv.layouts import BASES, Layout
-from gossamer.kv.policies import CALIBRATED
+from gossamer.kv.policies import POLICIES
 from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, valid_scales
 
 KEPT = tuple(Fraction(n, 8) for n in (2, 3, 4, 5))  # more than that, dense values are smaller
@@ -102,7 +102,7 @@ def side_spec(side: Side) -> str:
 def make_candidates(head_dim: int, *, half: str, calibrated: bool) -> Candidates:
     """half: the type of 16 bits that goes with the model. calibrated: bases and ranks too."""
     bases = BASES if calibrated else (NONE,)
-    ranks = (MAGNITUDE, *CALIBRATED) if calibrated else (MAGNITUDE,)
+    ranks = [name for name, policy in POLICIES.items() if calibrated or not policy.statistic]
     k = [
         Side(layout, basis, policy)
         for layout in _layouts(head_dim, half)
