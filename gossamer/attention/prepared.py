@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gossamer.attention.cost import TileFacts
-from gossamer.masks import Causal, DenseMask, DocumentIds, Mask, TileMap
-from gossamer.masks.base import Device, Not, Pair
+from gossamer.masks import Causal, DenseMask, DocumentIds, Full, Mask, TileMap
+from gossamer.masks.base import Device
 from gossamer.masks.checks import LONGEST, as_device, whole
-from gossamer.masks.selection import PerBatch, PerHead
 from gossamer.masks.work import work_list
 
 Tile = tuple[int, int]
 MOST_MASKS = 64  # that are kept prepared for calls with plain masks
+HOST_BOXES = 1 << 16  # of a map that the host builds faster than a GPU, which it would wait for
 MOST_PLANS = 256  # a mask that meets more kinds of calls forgets those it knows
 
 
@@ -33,7 +33,8 @@ class PreparedMask:
         self.kv_len = kv_len
         self.device = device
         self.plans: dict[Any, Any] = {}  # by kind of call; see masked_attention.py
-        self._maps: dict[Tile, TileMap] = {}
+        self._built: dict[Tile, TileMap] = {}  # where it took the least time
+        self._maps: dict[Tile, TileMap] = {}  # on the device
         self._facts: dict[Tile, TileFacts] = {}
         self._works: dict[tuple[Tile, int], Tensor] = {}
         self._lists: tuple[Tensor, Tensor] | None = None
@@ -53,22 +54,30 @@ class PreparedMask:
 
     def tiles(self, tile: Tile) -> TileMap:
         """The mask in tiles of this size; kept."""
-        found = self._maps.get(tile)
-        if found is None:
-            found = TileMap.build(self.mask, self.q_len, self.kv_len, tile, self.device)
-            self._maps[tile] = found
-        return found
+        if tile not in self._maps:
+            self._maps[tile] = self._map(tile).to(self.device)
+        return self._maps[tile]
+
+    def _map(self, tile: Tile) -> TileMap:
+        """The same, on the host or on the device."""
+        if tile not in self._built:
+            boxes = (self.q_len // tile[0] + 1) * (self.kv_len // tile[1] + 1)
+            small = boxes <= HOST_BOXES and next(_user_tensors(self.mask), None) is None
+            place = torch.device("cpu") if small else self.device
+            self._built[tile] = TileMap.build(self.mask, self.q_len, self.kv_len, tile, place)
+        return self._built[tile]
 
     def facts(self, tile: Tile) -> TileFacts:
-        """How many tiles of this size there are in each row. Waits for the device, once."""
+        """How many tiles of this size there are in each row. May wait for the device, once."""
         if tile not in self._facts:
-            self._facts[tile] = TileFacts.of(self.tiles(tile))
+            self._facts[tile] = TileFacts.of(self._map(tile))
         return self._facts[tile]
 
     def work(self, tile: Tile, limit: int) -> Tensor:
         """Rows in pieces of at most `limit` tiles, for the CUDA kernel; 0: whole rows."""
         if (tile, limit) not in self._works:
-            self._works[tile, limit] = work_list(self.tiles(tile), limit or 1 << 30)
+            work = work_list(self._map(tile), limit or 1 << 30)
+            self._works[tile, limit] = work.to(self.device)
         return self._works[tile, limit]
 
     def lists(self) -> tuple[Tensor, Tensor]:
@@ -85,13 +94,18 @@ class PreparedMask:
 
     def shape(self, tile: Tile = (64, 64)) -> str:
         """ "full" or "causal" where the mask is just that at these lengths, else "other"."""
+        if self._shape is None and isinstance(self.mask, Full):
+            self._shape = "full"
+        if self._shape is None and self.mask == Causal() and self.q_len == self.kv_len:
+            self._shape = "causal"
         if self._shape is None:
             density = self.facts(tile).density
             if density == 1:  # counted, not estimated
                 self._shape = "full"
             elif self.q_len == self.kv_len and density == (self.q_len + 1) / (2 * self.q_len):
-                causal = TileMap.build(Causal(), self.q_len, self.kv_len, tile, self.device)
-                same = self.tiles(tile).same_mask(causal)
+                mine = self._map(tile)
+                causal = TileMap.build(Causal(), self.q_len, self.kv_len, tile, mine.device)
+                same = mine.same_mask(causal)
                 self._shape = "causal" if same else "other"
             else:
                 self._shape = "other"
@@ -104,6 +118,7 @@ class PreparedMask:
         self.plans[key] = plan
         candidates = [known.candidate for known in self.plans.values()]
         used = {candidate.tile for candidate in candidates}
+        self._built.clear()
         self._maps = {tile: m for tile, m in self._maps.items() if tile in used}
         self._works = {name: w for name, w in self._works.items() if name[0] in used}
         if not any(candidate.backend == "mask" for candidate in candidates):
@@ -185,15 +200,9 @@ def _check_device(mask: Mask, device: torch.device) -> None:
 
 def _user_tensors(mask: Mask) -> Iterator[tuple[str, Tensor]]:
     """Tensors that the user gave to the mask; tables that masks make for themselves are not."""
-    if isinstance(mask, Pair):
-        yield from _user_tensors(mask.left)
-        yield from _user_tensors(mask.right)
-    elif isinstance(mask, Not):
-        yield from _user_tensors(mask.mask)
-    elif isinstance(mask, PerHead | PerBatch):
-        for part in dict.fromkeys(mask.masks):
-            yield from _user_tensors(part)
-    elif isinstance(mask, DenseMask):
+    for part in dict.fromkeys(mask.parts):
+        yield from _user_tensors(part)
+    if isinstance(mask, DenseMask):
         yield "DenseMask", mask.allowed
     elif isinstance(mask, DocumentIds):
         yield "DocumentIds", mask.ids

@@ -30,15 +30,34 @@ DENSEST_LISTS = 0.1
 MOST_DENSE = 1 << 20  # entries of a mask that SDPA gets as a tensor; longer ones never pay
 
 
+# What calls of a family of masks get (see Mask.family), by kind of call.
+_families: dict[Any, Candidate] = {}
+
+
 def plan(mask: PreparedMask, args: Arguments, backend: str | None) -> Plan:
-    """The plan of calls like this one. Builds maps and waits for the device."""
+    """The plan of calls like this one. Builds maps, and may wait for the device."""
     if args.q.numel() == 0 or mask.kv_len == 0:
         return empty_plan(args)
+    kind = _kind(mask, args, backend)
+    if kind in _families:
+        return plan_of(mask, _families[kind], args)
     for candidate in ranked(mask, args, candidates(mask, args, backend)):
         found = plan_of(mask, candidate, args)
         if candidate.kernel != "sdpa" or _runs(found, args):
+            if kind is not None:
+                _families[kind] = candidate
             return found
     raise RuntimeError("masked_attention: no kernel takes this call")  # one of ours always does
+
+
+def _kind(mask: PreparedMask, args: Arguments, backend: str | None) -> Any:
+    """Calls of one kind get the same kernel: lengths count by their power of two."""
+    if mask.mask.family is None:
+        return None
+    lengths = (mask.q_len.bit_length(), mask.kv_len.bit_length(), mask.q_len == mask.kv_len)
+    sizes = (*args.q.shape[:2], args.k.shape[1], args.q.shape[3], args.q.dtype)
+    rest = (args.bias is None, args.softcap == 0, args.return_lse, args.plain)
+    return mask.mask.family, mask.device, lengths, sizes, rest, backend, chosen()
 
 
 def ranked(

@@ -122,6 +122,10 @@ class ChunkMask(Mask):
         return replace(self, within=self.within.at(b, h))
 
     @property
+    def parts(self) -> tuple[Mask, ...]:
+        return (self.within,)
+
+    @property
     def family(self) -> tuple[CacheRule, type[Mask]]:
         """Chunks of similar lengths have similar tiles, wherever they start."""
         return self.rule, type(self.within)

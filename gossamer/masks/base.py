@@ -4,7 +4,7 @@ A mask says which query sees which key. From one definition come the predicate (
 takes as a mask_mod), the dense tensor, and bounds for whole boxes, from which tile maps are built.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -38,6 +38,19 @@ class Mask:
     @property
     def lengths(self) -> tuple[int, int] | None:
         """The (q_len, kv_len) it is bound to; None where it is defined for any."""
+        return None
+
+    @property
+    def parts(self) -> "tuple[Mask, ...]":
+        """The masks that it is made of."""
+        return ()
+
+    @property
+    def family(self) -> Hashable:
+        """Masks of equal families have similar tiles at similar lengths; None: like no other.
+
+        The first of a family is looked at closely; the others get the kernel that it got.
+        """
         return None
 
     def predicate(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -138,6 +151,10 @@ class Pair(Mask):
         _ = self.batch, self.heads, self.lengths  # raise where they differ
 
     @property
+    def parts(self) -> tuple[Mask, ...]:
+        return self.left, self.right
+
+    @property
     def batch(self) -> int | None:
         return common("batch", [self.left.batch, self.right.batch])
 
@@ -203,6 +220,10 @@ class Not(Mask):
     """What the other does not allow: `~mask`."""
 
     mask: Mask
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        return (self.mask,)
 
     @property
     def batch(self) -> int | None:

@@ -21,6 +21,10 @@ class Causal(Diagonal):
     def __post_init__(self) -> None:
         whole("Causal", "offset", self.offset)
 
+    @property
+    def family(self) -> tuple[str, bool]:
+        return "causal", self.offset == 0
+
     def sees(self, distance: Tensor) -> Tensor:
         return distance >= -self.offset
 

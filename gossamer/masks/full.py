@@ -12,6 +12,10 @@ from gossamer.masks.shapes import Diagonal
 class Full(Diagonal):
     """Every query sees every key."""
 
+    @property
+    def family(self) -> str:
+        return "full"
+
     def sees(self, distance: Tensor) -> Tensor:
         return distance == distance  # noqa: PLR0124  FlexAttention refuses constants
 

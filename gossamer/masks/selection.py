@@ -42,6 +42,10 @@ class _Selection(Mask):
         _ = self.batch, self.heads, self.lengths  # raise where they differ
 
     @property
+    def parts(self) -> tuple[Mask, ...]:
+        return self.masks
+
+    @property
     def lengths(self) -> tuple[int, int] | None:
         return common("lengths", [mask.lengths for mask in self.masks])
 

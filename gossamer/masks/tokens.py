@@ -43,13 +43,14 @@ def _ranges(mask: str, name: str, part: Any) -> Iterable[range]:
 
 @dataclass(frozen=True)
 class _Chosen(Mask):
-    """The entries whose query or key is in a set of tokens, given as merged ranges."""
+    """The entries whose query or key is in a set of tokens: an index, a range, or several."""
 
     tokens: Ranges
     # Where there are many: how many tokens of the set are below index i.
     below: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", merged(type(self).__name__, "tokens", self.tokens))
         if len(self.tokens) > MOST_COMPARED:
             object.__setattr__(self, "below", _below(self.tokens))
 
