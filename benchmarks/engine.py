@@ -17,13 +17,13 @@ from benchmarks.engine_peers import generate, peer_model, peer_record
 from benchmarks.engine_plans import PLANS, QUICK, Plan
 from gossamer.bench import Record, WrongResultError
 from gossamer.bench.suite import RESULTS, PeerUnavailableError
-from gossamer.cli.bench_commands import Load, Options, latency, show, throughput
-from gossamer.cli.engine_records import decode_record, write
 from gossamer.cli.options import one_line_errors
-from gossamer.cli.sizes import memory_for
-from gossamer.cli.workloads import Request, equal_requests, measure, warm_up
 from gossamer.engine import LLM
 from gossamer.engine.kv_cache import parse_kv
+from gossamer.workloads.bench import BenchConfig, Workload, latency, throughput
+from gossamer.workloads.measuring import Request, equal_requests, measure, warm_up_requests
+from gossamer.workloads.records import decode_record, show
+from gossamer.workloads.sizes import memory_for
 
 TEXT = Path(__file__).parent / "data/wikitext2-test-excerpt.txt"
 
@@ -37,10 +37,10 @@ class Ours:
     tokens: list[list[int]]
 
 
-def against_transformers(plan: Plan, options: Options) -> list[Record]:
+def against_transformers(plan: Plan, config: BenchConfig) -> list[Record]:
     """Decode steps of both at the same shapes; greedy tokens must agree in float32."""
-    dtype, device, _ = options.resolved()
-    ours = _engine_runs(plan, options)
+    dtype, device, _ = config.resolved()
+    ours = _engine_runs(plan, config)
     gc.collect()  # the engine's memory, for the model of transformers
     torch.cuda.empty_cache()
     model = peer_model(plan.model, dtype, device, random_weights=plan.random_weights)
@@ -57,21 +57,20 @@ def against_transformers(plan: Plan, options: Options) -> list[Record]:
             equal = _equal_share(run.tokens, found.tokens, strict=dtype is torch.float32)
             there = peer_record(run.record, mode, found, dtype)
             records.append(replace(there, facts={**there.facts, "equal_tokens": equal}))
-    show(records, None, device)
     return records
 
 
-def _engine_runs(plan: Plan, options: Options) -> list[Ours]:
-    dtype, _, shape = options.resolved()
+def _engine_runs(plan: Plan, config: BenchConfig) -> list[Ours]:
+    dtype, _, shape = config.resolved()
     longest, most = plan.context + plan.output, max(plan.batches)
     memory = memory_for(parse_kv("dense", dtype), shape, dtype, longest, most)
     runs = []
-    with options.load(
+    with config.load(
         "dense", kv_memory=memory, max_model_len=longest, max_num_seqs=most + 1
     ) as llm:
         for batch in plan.batches:
             requests = _requests(plan, llm, batch)
-            warm_up(llm, requests)
+            warm_up_requests(llm, requests)
             found = measure(llm, requests)
             record = decode_record(llm.engine, "dense", found, plan.context)
             runs.append(Ours(record, [list(r.ids) for r in requests], found.tokens))
@@ -100,19 +99,19 @@ def _equal_share(ours: list[list[int]], theirs: list[list[int]], *, strict: bool
     return share
 
 
-def at_long_context(plan: Plan, options: Options) -> list[Record]:
+def at_long_context(plan: Plan, config: BenchConfig) -> list[Record]:
     """Decode steps of each cache against the floor, on a synthetic context."""
-    batch, context = plan.long_batches, str(plan.long_context)
-    return latency(options, batch, context, plan.output, fill=True, results=None)
+    return latency(config, plan.long_batches, (plan.long_context,), plan.output, fill=True)
 
 
-def at_equal_memory(plan: Plan, options: Options) -> list[Record]:
+def at_equal_memory(plan: Plan, config: BenchConfig) -> list[Record]:
     """As many sequences as fit the same KV memory, on a synthetic context."""
-    load = Load(outputs=str(plan.output), context=plan.memory_context, fill=True, temperature=0.0)
-    return throughput(replace(options, kv_memory=plan.memory), load, results=None)
+    outputs = (plan.output, plan.output)
+    workload = Workload(outputs=outputs, context=plan.memory_context, fill=True, temperature=0.0)
+    return throughput(replace(config, kv_memory=plan.memory), workload)
 
 
-PARTS: dict[str, Callable[[Plan, Options], list[Record]]] = {
+PARTS: dict[str, Callable[[Plan, BenchConfig], list[Record]]] = {
     "transformers": against_transformers,
     "context": at_long_context,
     "memory": at_equal_memory,
@@ -137,7 +136,7 @@ def main(
             )
         plan = replace(PLANS[device], **(QUICK if quick else {}))
         plan = replace(plan, model=model) if model else plan
-        options = Options(
+        config = BenchConfig(
             plan.model,
             list(plan.caches),
             plan.dtype,
@@ -146,9 +145,8 @@ def main(
         )
         folder = results if results or quick else RESULTS
         for name in part or plan.parts:
-            records = PARTS[name](plan, options)
-            if folder is not None:  # at once: time on a GPU may be over before the next part is
-                typer.echo(f"written to {write(records, folder, device)}")
+            # Written at once: time on a GPU may be over before the next part is.
+            show(PARTS[name](plan, config), folder, device)
 
 
 if __name__ == "__main__":

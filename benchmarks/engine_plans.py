@@ -19,7 +19,7 @@ class Plan:
     modes: tuple[str, ...]
     batches: tuple[int, ...]
     context: int
-    long_batches: str
+    long_batches: tuple[int, ...]
     long_context: int
     memory: str
     memory_context: int
@@ -36,7 +36,7 @@ PLANS = {
         modes=("transformers",),
         batches=(1, 8),
         context=128,
-        long_batches="1,8",
+        long_batches=(1, 8),
         long_context=8128,
         memory="2GB",
         memory_context=8128,
@@ -50,7 +50,7 @@ PLANS = {
         modes=("transformers", "transformers static"),
         batches=(32,),
         context=2048,  # transformers computes all prompts at once
-        long_batches="32",
+        long_batches=(32,),
         long_context=8192,
         memory="40GB",
         memory_context=32768,
@@ -59,7 +59,7 @@ PLANS = {
 QUICK: dict[str, Any] = {
     "batches": (1, 2),
     "context": 64,
-    "long_batches": "1,2",
+    "long_batches": (1, 2),
     "long_context": 128,
 }
 QUICK |= {"memory": "8MB", "memory_context": 256, "output": 16}

@@ -9,15 +9,15 @@ from typer.testing import CliRunner
 from benchmarks import engine as benchmark
 from benchmarks.engine_plans import PLANS, QUICK
 from gossamer.bench import read_records
-from gossamer.cli.bench_commands import Options
-from gossamer.cli.fill import fill
 from gossamer.cli.main import app
-from gossamer.cli.runs import loaded
-from gossamer.cli.sizes import kv_bytes_read, memory_for, sequences_that_fit, weight_bytes
-from gossamer.cli.workloads import equal_requests, measure, random_requests
 from gossamer.engine.kv_cache import parse_kv
 from gossamer.kv import KVShape
 from gossamer.ops import kv_unpack
+from gossamer.workloads.bench import BenchConfig
+from gossamer.workloads.loading import loaded
+from gossamer.workloads.measuring import equal_requests, measure, random_requests
+from gossamer.workloads.sizes import kv_bytes_read, memory_for, sequences_that_fit, weight_bytes
+from gossamer.workloads.synthetic import fill
 
 SPARSE = "sparse:k=16,v=16"
 CACHES = ("--kv", "dense", "--kv", SPARSE)
@@ -82,8 +82,8 @@ def test_latency_and_what_stays_in_the_file(words, tmp_path):
         (("throughput", "{words}", "--requests", 0), "--requests is 0; must be at least 1"),
         (("throughput", "{words}", "--input", "9,3"), "--input is '9,3'; must be MIN,MAX"),
         (("throughput", "{words}", "--output", "x"), "--output is 'x'; must be positive integers"),
-        (("throughput", "{words}", "--fill"), "--fill is there without --context"),
-        (("throughput", "{words}", "--context", 64), "--kv-memory is not there"),
+        (("throughput", "{words}", "--fill"), "--fill needs --context"),
+        (("throughput", "{words}", "--context", 64), "--context needs --kv-memory or --requests"),
         (
             ("throughput", "{words}", "--context", 64, "--output", 8, "--kv-memory", "1KB"),
             "kv_memory is 1000 bytes; must be at least",
@@ -154,8 +154,8 @@ def test_filled_pages_are_valid_blocks(words):
 def test_the_engine_and_transformers_agree(words, random_weights):
     """benchmarks.engine raises if a greedy token differs."""
     plan = replace(PLANS["cpu"], **QUICK, model=str(words), random_weights=random_weights)
-    options = Options(plan.model, ["dense"], "float32", "cpu", random_weights=random_weights)
-    records = benchmark.against_transformers(plan, options)
+    config = BenchConfig(plan.model, ["dense"], "float32", "cpu", random_weights=random_weights)
+    records = benchmark.against_transformers(plan, config)
     assert [r.backend for r in records] == ["gossamer", "transformers"] * 2
     assert all(r.facts["equal_tokens"] == 1 for r in records[1::2])
     assert all("transformers" in r.versions for r in records[1::2])
@@ -171,5 +171,5 @@ def test_tokens_that_differ_are_an_error():
 @pytest.mark.parametrize("part", ["context", "memory"])
 def test_other_parts_of_the_benchmark(words, part):
     plan = replace(PLANS["cpu"], **QUICK, model=str(words))
-    options = Options(plan.model, ["dense", SPARSE], "float32", "cpu")
-    assert len(benchmark.PARTS[part](plan, options)) == {"context": 4, "memory": 2}[part]
+    config = BenchConfig(plan.model, ["dense", SPARSE], "float32", "cpu")
+    assert len(benchmark.PARTS[part](plan, config)) == {"context": 4, "memory": 2}[part]
