@@ -22,7 +22,7 @@ from gossamer.ops import OPS
 def check_op(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Ops to check")] = None,
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, or auto for the device the op is tuned for")
+        str, typer.Option(help="Device: cpu, cuda, or auto for the op's best one")
     ] = "auto",
     every: Annotated[bool, typer.Option("--all", help="Check all ops")] = False,
     quick: Annotated[
