@@ -74,7 +74,7 @@ def check_op(
 
 def _wanted(names: list[str], every: bool) -> list[str]:
     if bool(names) == every:
-        raise ValueError("give the names of ops or --all, not both")
+        raise ValueError("give names of ops, or --all")
     unknown = [name for name in names if name not in OPS]
     if unknown:
         raise ValueError(f"there is no op {unknown[0]!r}; must be one of {', '.join(OPS)}")

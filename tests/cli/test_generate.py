@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 from gossamer.cli.generate import equal_tokens
 from gossamer.cli.main import app
 from gossamer.engine import LLM, SamplingParams
-from gossamer.workloads.generation import timed_generation
-from gossamer.workloads.loading import loaded
 
 SPARSE = "sparse:k=16,v=16"
 COMMON = ("--kv-memory", "4MB", "--ignore-eos")
@@ -143,18 +141,6 @@ def test_bad_input_is_one_line_and_exit_code_2(words, plain_words, tmp_path, arg
     (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
     assert message.format(**places) in line
     assert result.stdout == ""
-
-
-def test_a_stop_between_parts_of_a_prompt(words):
-    """Ctrl-C need not wait for the first token of a long prompt."""
-    small = {"max_num_batched_tokens": 32, "max_num_seqs": 4, "kv_memory": "4MB"}
-    with loaded(str(words), **small) as llm:
-        found = timed_generation(llm, [[5] * 200], SamplingParams(), stop=lambda: True)
-        assert not llm.engine.busy
-    assert found.stopped
-    assert found.kv_bytes > 0
-    (output,) = found.outputs[0].outputs
-    assert (output.finish_reason, output.token_ids) == ("abort", [])
 
 
 def test_other_commands_do_not_import_the_engine():
