@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything `gossamer doctor` tells; it fails when there are problems."""
+    """What `gossamer doctor` prints; it fails when there are problems."""
 
     versions: dict[str, str]
     devices: list[str]
@@ -32,7 +32,7 @@ class Diagnosis:
     libraries: list[native.Library]
     cpu_isa: str | None
     cells: list[Cell]
-    tuned: dict[str, str]  # op: what its CUDA kernel takes; everything else runs on Triton
+    tuned: dict[str, str]  # op: what its CUDA kernel takes; Triton takes the rest
     problems: list[str] = field(default_factory=list)
 
 
@@ -57,31 +57,20 @@ def _devices() -> list[str]:
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)
         memory = properties.total_memory / 2**30
-        found.append(
-            f"{properties.name}, sm_{properties.major}{properties.minor}, {memory:.0f} GiB"
-        )
+        arch = f"sm_{properties.major}{properties.minor}"
+        found.append(f"{properties.name}, {arch}, {memory:.0f} GiB")
     return found
 
 
 def _cpu_features() -> list[str]:
-    """What torch says this CPU can do, of the things that matter to the kernels."""
+    """Instruction sets of this CPU that matter to the kernels, as torch reports them."""
     capabilities = torch.cpu.get_capabilities()
-    wanted = (
-        "avx2",
-        "fma3",
-        "f16c",
-        "avx512_f",
-        "avx512_bf16",
-        "avx512_fp16",
-        "amx_bf16",
-        "neon",
-        "sve",
-    )
-    return [name for name in wanted if capabilities.get(name)]
+    vectors = ("avx2", "fma3", "f16c", "avx512_f", "avx512_bf16", "avx512_fp16", "amx_bf16")
+    return [name for name in (*vectors, "neon", "sve") if capabilities.get(name)]
 
 
 def _library_problems() -> list[str]:
-    """A library that should be there and is not: the CPU one always, the CUDA one beside a GPU."""
+    """A library that is missing: the CPU one always, the CUDA one if there is a GPU."""
     problems = []
     if native.cpu.problem:
         problems.append(f"{native.cpu.problem}: reinstall gossamer")

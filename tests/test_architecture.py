@@ -17,7 +17,7 @@ FLOORS = [
     {"attention", "layers"},
     {"diagnosis", "models"},
     {"engine"},
-    {"integrations"},
+    {"integrations", "workloads"},
     {"evaluation", "server"},
     {"cli"},
 ]

@@ -12,17 +12,17 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from gossamer.engine.kv_cache import parse_kv
 
 from benchmarks.peers.engine import generate, peer_model, peer_record
 from gossamer.bench import Record, WrongResultError
 from gossamer.bench.suite import RESULTS, PeerUnavailableError
-from gossamer.cli.bench_commands import Load, Options, latency, show, throughput
-from gossamer.cli.engine_records import decode_record, write
 from gossamer.cli.options import one_line_errors
-from gossamer.cli.sizes import memory_for
-from gossamer.cli.workloads import Request, equal_requests, measure, warm_up
 from gossamer.engine import LLM
+from gossamer.kv import KVConfig
+from gossamer.workloads.bench import BenchConfig, Workload, latency, throughput
+from gossamer.workloads.measuring import Request, equal_requests, measure, warm_up_requests
+from gossamer.workloads.records import decode_record, show
+from gossamer.workloads.sizes import memory_for
 
 TEXT = Path(__file__).parents[1] / "data/wikitext2-test-excerpt.txt"
 LLAMA = Path(__file__).parents[1] / "models/llama-3-8b"
@@ -40,7 +40,7 @@ class Cases:
     modes: tuple[str, ...]
     batches: tuple[int, ...]
     context: int
-    long_batches: str
+    long_batches: tuple[int, ...]
     long_context: int
     memory: str
     memory_context: int
@@ -57,7 +57,7 @@ CASES = {
         modes=("transformers",),
         batches=(1, 8),
         context=128,
-        long_batches="1,8",
+        long_batches=(1, 8),
         long_context=8128,
         memory="2GB",
         memory_context=8128,
@@ -71,7 +71,7 @@ CASES = {
         modes=("transformers", "transformers static"),
         batches=(32,),
         context=2048,  # transformers computes all prompts at once
-        long_batches="32",
+        long_batches=(32,),
         long_context=8192,
         memory="40GB",
         memory_context=32768,
@@ -80,7 +80,7 @@ CASES = {
 QUICK: dict[str, Any] = {
     "batches": (1, 2),
     "context": 64,
-    "long_batches": "1,2",
+    "long_batches": (1, 2),
     "long_context": 128,
     "memory": "8MB",
     "memory_context": 256,
@@ -97,10 +97,10 @@ class Ours:
     tokens: list[list[int]]
 
 
-def against_transformers(cases: Cases, options: Options) -> list[Record]:
+def against_transformers(cases: Cases, config: BenchConfig) -> list[Record]:
     """Decode steps of both at the same shapes; greedy tokens must agree in float32."""
-    dtype, device, _ = options.resolved()
-    ours = _engine_runs(cases, options)
+    dtype, device, _ = config.resolved()
+    ours = _engine_runs(cases, config)
     gc.collect()  # the engine's memory, for the model of transformers
     torch.cuda.empty_cache()
     model = peer_model(cases.model, dtype, device, random_weights=cases.random_weights)
@@ -117,21 +117,20 @@ def against_transformers(cases: Cases, options: Options) -> list[Record]:
             equal = _equal_share(run.tokens, found.tokens, strict=dtype is torch.float32)
             there = peer_record(run.record, mode, found, dtype)
             records.append(replace(there, facts={**there.facts, "equal_tokens": equal}))
-    show(records, None, device)
     return records
 
 
-def _engine_runs(cases: Cases, options: Options) -> list[Ours]:
-    dtype, _, shape = options.resolved()
+def _engine_runs(cases: Cases, config: BenchConfig) -> list[Ours]:
+    dtype, _, shape = config.resolved()
     longest, most = cases.context + cases.output, max(cases.batches)
-    memory = memory_for(parse_kv("dense", dtype), shape, dtype, longest, most)
+    memory = memory_for(KVConfig.of("dense", dtype), shape, dtype, longest, most)
     runs = []
-    with options.load(
+    with config.load(
         "dense", kv_memory=memory, max_model_len=longest, max_num_seqs=most + 1
     ) as llm:
         for batch in cases.batches:
             requests = _requests(cases, llm, batch)
-            warm_up(llm, requests)
+            warm_up_requests(llm, requests)
             found = measure(llm, requests)
             record = decode_record(llm.engine, "dense", found, cases.context)
             runs.append(Ours(record, [list(r.ids) for r in requests], found.tokens))
@@ -160,19 +159,19 @@ def _equal_share(ours: list[list[int]], theirs: list[list[int]], *, strict: bool
     return share
 
 
-def at_long_context(cases: Cases, options: Options) -> list[Record]:
+def at_long_context(cases: Cases, config: BenchConfig) -> list[Record]:
     """Decode steps of each cache against the floor, on a synthetic context."""
-    batch, context = cases.long_batches, str(cases.long_context)
-    return latency(options, batch, context, cases.output, fill=True, results=None)
+    return latency(config, cases.long_batches, (cases.long_context,), cases.output, fill=True)
 
 
-def at_equal_memory(cases: Cases, options: Options) -> list[Record]:
+def at_equal_memory(cases: Cases, config: BenchConfig) -> list[Record]:
     """As many sequences as fit the same KV memory, on a synthetic context."""
-    load = Load(outputs=str(cases.output), context=cases.memory_context, fill=True, temperature=0.0)
-    return throughput(replace(options, kv_memory=cases.memory), load, results=None)
+    outputs = (cases.output, cases.output)
+    workload = Workload(outputs=outputs, context=cases.memory_context, fill=True, temperature=0.0)
+    return throughput(replace(config, kv_memory=cases.memory), workload)
 
 
-PARTS: dict[str, Callable[[Cases, Options], list[Record]]] = {
+PARTS: dict[str, Callable[[Cases, BenchConfig], list[Record]]] = {
     "transformers": against_transformers,
     "context": at_long_context,
     "memory": at_equal_memory,
@@ -197,7 +196,7 @@ def main(
             )
         cases = replace(CASES[device], **(QUICK if quick else {}))
         cases = replace(cases, model=model) if model else cases
-        options = Options(
+        config = BenchConfig(
             cases.model,
             list(cases.caches),
             cases.dtype,
@@ -206,9 +205,8 @@ def main(
         )
         folder = results if results or quick else RESULTS
         for name in part or cases.parts:
-            records = PARTS[name](cases, options)
-            if folder is not None:  # at once: time on a GPU may be over before the next part is
-                typer.echo(f"written to {write(records, folder, device)}")
+            # Written at once: time on a GPU may be over before the next part is.
+            show(PARTS[name](cases, config), folder, device)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from benchmarks.peers.engine import peer_model
 from gossamer.bench import Measurement, Record, WrongResultError, copy_bandwidth
 from gossamer.bench.record import device_folder, write_records
 from gossamer.bench.suite import RESULTS
-from gossamer.cli.engine_records import timing
 from gossamer.integrations.transformers import SparseCache, use_gossamer
+from gossamer.workloads.records import timing
 
 MODEL = "benchmarks/models/llama-3-8b"
 SPECS = (

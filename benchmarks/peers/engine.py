@@ -11,10 +11,10 @@ from torch import Tensor
 
 from gossamer.bench import Measurement, Record
 from gossamer.bench.suite import PeerUnavailableError
-from gossamer.cli.engine_records import timing
 from gossamer.integrations.transformers import load_model
 from gossamer.models import EMBEDDED, Source, open_model
 from gossamer.models.embedded import embedded_path
+from gossamer.workloads.records import timing
 
 SKIPPED = 4  # steps: the first ones compile and capture
 MODES = {"transformers": None, "transformers static": "static"}

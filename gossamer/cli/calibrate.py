@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.integrations.calibrating import calibration_of, measure_gradients, measure_moments
+from gossamer.cli import options as o
+from gossamer.integrations.calibrating import calibration_of, measure
 from gossamer.integrations.transformers import load_model
 from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
 
@@ -25,15 +26,19 @@ MARGIN = 256
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Hugging Face directory or .gguf file")
+    ],
     text: Annotated[Path, typer.Option("--text", help="UTF-8 text to calibrate on")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="safetensors file to write")],
-    tokens: Annotated[int, typer.Option("--tokens", help="how many tokens of it to use")] = 8192,
-    context: Annotated[int, typer.Option("--context", help="tokens per window")] = 2048,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Safetensors file to write")
+    ],
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of the text to use")] = 8192,
+    context: Annotated[int, typer.Option("--context", help="Tokens per window")] = 2048,
+    device: Annotated[str, typer.Option("--device", help="Device: cpu, cuda, cuda:1, ...")] = "cpu",
 ) -> None:
-    """Measure where a model's K and V have their energy, for bases and calibrated ranks."""
-    try:
+    """Calibrate a model on a text: bases and rank weights for its K and V."""
+    with o.one_line_errors():
         _check_before_loading(output, tokens, context)
         content = text.read_bytes()
         loaded, tokenizer = load_model(model, device=device)
@@ -42,17 +47,13 @@ def calibrate(
         digest = hashlib.sha256(content).hexdigest()
         calibration = calibration_of(loaded, bases, text_sha256=digest)
         calibration.save(output)
-    except (ValueError, OSError, ImportError) as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(2) from None
     _print(calibration, bases, output)
 
 
 def _check_before_loading(output: Path, tokens: int, context: int) -> None:
     """What would otherwise go wrong after minutes of work."""
-    for name, value in (("tokens", tokens), ("context", context)):
-        if value < 1:
-            raise ValueError(f"--{name} is {value}; must be at least 1")
+    o.at_least("tokens", tokens, 1)
+    o.at_least("context", context, 1)
     if output.is_dir():
         raise ValueError(f"{output}: is a directory; --output must be a file")
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
@@ -61,10 +62,7 @@ def _check_before_loading(output: Path, tokens: int, context: int) -> None:
 
 def _first_tokens(tokenizer: Any, content: bytes, path: Path, wanted: int) -> list[int]:
     """The first tokens of the whole text, from a prefix that has at least MARGIN tokens more."""
-    try:
-        decoded = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+    decoded = o.utf8(content, path)
     length = CHARACTERS_PER_TOKEN * wanted
     ids: list[int] = tokenizer(decoded[:length])["input_ids"]
     while length < len(decoded) and len(ids) < wanted + MARGIN:
@@ -83,9 +81,7 @@ def _measure(model: Any, ids: list[int], context: int) -> Bases:
         def bar(name: str) -> Callable[[int], None]:
             return partial(progress.advance, progress.add_task(name, total=len(ids)))
 
-        gradients = measure_gradients(model, ids, context=context, on_window=bar("gradients"))
-        moments = measure_moments(model, ids, context=context, on_window=bar("moments"))
-    return moments.finish(gradients)
+        return measure(model, ids, context=context, progress=bar)
 
 
 def _print(calibration: Calibration, bases: Bases, output: Path) -> None:

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gossamer.bench.record import describe_device, revision
-from gossamer.cli.options import one_line_errors
+from gossamer.cli import options as o
 from gossamer.kit.checklist import Answer, check
 from gossamer.kit.checkout import this_checkout
 from gossamer.kit.measuring import Running, best_device
@@ -21,27 +20,28 @@ from gossamer.ops import OPS
 
 
 def check_op(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="ops")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Ops to check")] = None,
     device: Annotated[
-        str, typer.Option(help="cpu or cuda; auto: where the op is at its best")
+        str, typer.Option(help="Device: cpu, cuda, or auto for the op's best one")
     ] = "auto",
-    every: Annotated[bool, typer.Option("--all", help="all ops")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="small sizes, few repetitions")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Check all ops")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use small sizes and few repetitions")
+    ] = False,
     results: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="speeds from result files there, where it has them"),
+        typer.Option(metavar="DIR", help="Take speeds from the records in this directory"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="the answers as JSON, too")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the answers as JSON")
     ] = None,
 ) -> None:
-    """Check ops: right, 1.2x eager, good across sizes, small, with fallback, profiled, documented.
+    """Check whether ops are ready to ship: correctness, speed, memory, fallback, profile, docs.
 
-    Needs a checkout: benchmarks and pages are not in a wheel. Exit code 0: all pass; 1: not all; 2:
-    bad arguments.
+    Needs a checkout of Gossamer. Exit code 1 if a check fails, 2 for bad arguments.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it tells each start and end of a profile
-    with one_line_errors():
+    with o.one_line_errors():
         wanted = _wanted(names or [], every)
         if device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"--device is {device!r}; must be cpu, cuda or auto")
@@ -55,9 +55,7 @@ def check_op(
             name: Running(name, where, quick=quick, results=results)
             for name, where in places.items()
         }
-    console = Console()
-    if not console.is_terminal:  # a log has room for whole rows
-        console = Console(width=160)
+    console = o.stdout_console(160)
     found: dict[str, dict[str, Answer]] = {}
     for name, measure in measures.items():
         with console.status(name):

@@ -15,9 +15,9 @@ STYLES = {"works": "green", "unavailable": "dim", "broken": "bold red"}
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="the same facts as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON")] = False,
 ) -> None:
-    """Check this machine; exit code 1 when something that should work does not."""
+    """Check the installation and which backends work; exit code 1 if something is broken."""
     found = diagnose()
     if as_json:
         typer.echo(json.dumps(asdict(found), default=str, indent=2))

@@ -1,42 +1,54 @@
 """`gossamer eval`: what KV caches cost in quality, measured with the engine."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from gossamer.cli import options as o
 
+if TYPE_CHECKING:
+    from gossamer.evaluation.run import Result
+
+Number = TypeVar("Number", int, float)
 DEFAULT_TASKS = "perplexity,lookup,needle,copying"
 
-Tasks = Annotated[str, typer.Option("--tasks", metavar="NAME,...", help="which tasks")]
+Tasks = Annotated[str, typer.Option("--tasks", metavar="NAME,...", help="Tasks to run")]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peer", metavar="SPEC", help="another method: kivi:4, snapkv:0.25; repeatable"),
+    typer.Option(
+        "--peer", metavar="SPEC", help="Other method, e.g. kivi:4 or snapkv:0.25; repeatable"
+    ),
 ]
 LongBench = Annotated[
-    Path | None, typer.Option("--longbench", metavar="FOLDER", help="data of task longbench")
+    Path | None,
+    typer.Option("--longbench", metavar="DIR", help="LongBench data, for the task longbench"),
 ]
 Text = Annotated[
-    Path | None, typer.Option("--text", help="text of perplexity; in a checkout: WikiText-2's")
+    Path | None,
+    typer.Option("--text", help="Text for perplexity; default in a checkout: WikiText-2"),
 ]
 Filler = Annotated[
-    Path | None, typer.Option("--filler", help="text of haystacks; default: made up")
+    Path | None, typer.Option("--filler", help="Text of the haystacks; default: synthetic")
 ]
-Tokens = Annotated[int | None, typer.Option("--tokens", help="of perplexity; default 16384")]
-Context = Annotated[int | None, typer.Option("--context", help="of its windows; default 2048")]
-Examples = Annotated[int | None, typer.Option("--examples", help="of other tasks; default 100")]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", help="Tokens for perplexity; default: 16384")
+]
+Context = Annotated[
+    int | None, typer.Option("--context", help="Tokens per window of perplexity; default: 2048")
+]
+Examples = Annotated[
+    int | None, typer.Option("--examples", help="Examples per other task; default: 100")
+]
 Lengths = Annotated[
-    str | None, typer.Option("--lengths", metavar="N,...", help="haystacks; default 512,1024,2048")
+    str | None,
+    typer.Option("--lengths", metavar="N,...", help="Haystack lengths; default: 512,1024,2048"),
 ]
 Depths = Annotated[
-    str | None, typer.Option("--depths", metavar="X,...", help="needles; default 0,.25,.5,.75,1")
+    str | None,
+    typer.Option("--depths", metavar="X,...", help="Needle depths; default: 0,.25,.5,.75,1"),
 ]
-ResultsFile = Annotated[
-    Path | None, typer.Option("--results", metavar="FILE", help="keep scores; go on from there")
-]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FOLDER", help="draw figures")]
-Seed = Annotated[int, typer.Option("--seed", help="of the examples")]
 
 
 def evaluate(
@@ -52,27 +64,28 @@ def evaluate(
     longbench: LongBench = None,
     lengths: Lengths = None,
     depths: Depths = None,
-    results: ResultsFile = None,
-    plot: Plot = None,
+    results: o.ResultsFile = None,
+    plot: o.Plot = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline/--no-baseline", help="run a dense cache first")
+        bool, typer.Option("--baseline/--no-baseline", help="Run a dense cache first")
     ] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="few examples, to see it work")] = False,
-    seed: Seed = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use few examples, as a smoke test")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the examples")] = 0,
     dtype: o.DType = "auto",
     device: o.Device = "auto",
     max_model_len: o.MaxModelLen = None,
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="the table in Markdown")] = False,
+    as_markdown: o.Markdown = False,
 ) -> None:
-    """Compare KV caches: perplexity, lookup, needles and copying, with intervals."""
-    # The engine takes seconds to import; `doctor` has no use for it.
-    from gossamer.cli import evaluation  # noqa: PLC0415
-    from gossamer.evaluation.suite import Options  # noqa: PLC0415
+    """Compare the quality of KV caches: perplexity, lookup, needle and copying tasks."""
+    from gossamer.evaluation.comparison import Comparison, compare
+    from gossamer.evaluation.suite import Options
 
     with o.one_line_errors():
-        job = evaluation.Job(
+        comparison = Comparison(
             model=model,
             caches=list(kv or []),
             peers=list(peer or []),
@@ -82,8 +95,8 @@ def evaluate(
                 tokens=tokens,
                 context=context,
                 examples=examples,
-                lengths=evaluation.numbers("lengths", lengths, int),
-                depths=evaluation.numbers("depths", depths, float),
+                lengths=_numbers("lengths", lengths, int),
+                depths=_numbers("depths", depths, float),
                 filler=filler,
                 longbench=longbench,
                 seed=seed,
@@ -100,4 +113,35 @@ def evaluate(
             results=results,
             plot=plot,
         )
-        evaluation.run(job, as_markdown=as_markdown)
+        _report(compare(comparison), plot, as_markdown=as_markdown)
+
+
+def _numbers(
+    name: str, text: str | None, kind: Callable[[str], Number]
+) -> tuple[Number, ...] | None:
+    """The numbers of `1,2,3`. Raises ValueError."""
+    try:
+        return None if text is None else tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--{name} is {text!r}; must be numbers, separated by commas") from None
+
+
+def _report(results: "list[Result]", plot: Path | None, *, as_markdown: bool) -> None:
+    """Print and draw. Exit code 1 when a task failed."""
+    from gossamer.evaluation import plots
+    from gossamer.evaluation.report import NOTE, markdown, rich_table
+
+    if as_markdown:
+        typer.echo(markdown(results))
+    else:
+        console = o.stdout_console()
+        console.print(rich_table(results))
+        console.print(NOTE, style="dim", highlight=False)
+    if plot is not None:
+        for file in plots.draw(results, plot):
+            typer.echo(f"wrote {file}", err=True)
+    failures = [result for result in results if result.entry.error]
+    for failure in failures:
+        typer.echo(f"error: {failure.task}, {failure.subject}: {failure.entry.error}", err=True)
+    if failures:
+        raise typer.Exit(1)

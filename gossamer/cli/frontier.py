@@ -8,25 +8,32 @@ import typer
 from gossamer.cli import options as o
 
 BudgetOption = Annotated[
-    str, typer.Option("--budget", metavar="25%|BYTES", help="of dense float16, or per token")
+    str,
+    typer.Option(
+        "--budget", metavar="25%|BYTES", help="Share of a dense float16 cache, or bytes per token"
+    ),
 ]
-Length = Annotated[int, typer.Option("--length", help="of the sequences that the budget is for")]
+Length = Annotated[int, typer.Option("--length", help="Sequence length that the budget is for")]
 Text = Annotated[
-    Path | None, typer.Option("--text", help="text to choose on; in a checkout: WikiText-2's")
+    Path | None,
+    typer.Option("--text", help="Text to measure on; default in a checkout: WikiText-2"),
 ]
-Tokens = Annotated[int, typer.Option("--tokens", help="of it that are measured")]
-Context = Annotated[int, typer.Option("--context", help="of its windows")]
-ResultsFile = Annotated[
-    Path | None, typer.Option("--results", metavar="FILE", help="keep scores; go on from there")
-]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FOLDER", help="draw the frontier")]
+Tokens = Annotated[int, typer.Option("--tokens", help="Tokens of the text to measure on")]
+Context = Annotated[int, typer.Option("--context", help="Tokens per window")]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE.json", help="for --kv of other commands"),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE.json",
+        help="Write the best cache, for --kv of other commands",
+    ),
 ]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="start no new runs after them")]
-Probes = Annotated[int, typer.Option("--probes", help="short runs for each of K and V")]
-Pairs = Annotated[int, typer.Option("--pairs", help="caches to measure, beside variants")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="Start no new runs after this time")
+]
+Probes = Annotated[int, typer.Option("--probes", help="Short runs for each of K and V")]
+Pairs = Annotated[int, typer.Option("--pairs", help="Caches to measure, not counting variants")]
 
 
 def frontier(
@@ -37,8 +44,8 @@ def frontier(
     tokens: Tokens = 16_384,
     context: Context = 2_048,
     calibration: o.CalibrationFile = None,
-    results: ResultsFile = None,
-    plot: Plot = None,
+    results: o.ResultsFile = None,
+    plot: o.Plot = None,
     output: Output = None,
     minutes: Minutes = None,
     probes: Probes = 8,
@@ -46,13 +53,12 @@ def frontier(
     dtype: o.DType = "auto",
     device: o.Device = "auto",
     kv_memory: o.KVMemory = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="the table in Markdown")] = False,
+    as_markdown: o.Markdown = False,
 ) -> None:
-    """Find the best KV cache for a budget: quality against bytes, measured by the engine."""
-    # The engine takes seconds to import; `doctor` has no use for it.
-    from gossamer.evaluation.frontier.command import SearchOptions, run  # noqa: PLC0415
-    from gossamer.evaluation.frontier.measure import SearchError  # noqa: PLC0415
-    from gossamer.evaluation.frontier.search import Effort  # noqa: PLC0415
+    """Find the best KV cache for a memory budget."""
+    from gossamer.evaluation.frontier.command import SearchOptions, run
+    from gossamer.evaluation.frontier.measure import SearchError
+    from gossamer.evaluation.frontier.search import Effort
 
     with o.one_line_errors():
         options = SearchOptions(
@@ -73,5 +79,4 @@ def frontier(
         try:
             run(options, as_markdown=as_markdown)
         except SearchError as error:
-            o.failed(error)
-            raise typer.Exit(1) from None
+            raise o.failed(error, code=1) from None

@@ -46,7 +46,9 @@ def _print_version(wanted: bool) -> None:
 def gossamer(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Sparse LLM inference with PyTorch."""

@@ -10,14 +10,15 @@ from gossamer.cli import options as o
 masks = typer.Typer(name="masks", no_args_is_help=True, help="List and draw attention masks.")
 
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="draw a .png, .svg or .pdf")
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Draw to a .png, .svg or .pdf file"),
 ]
 
 
 @masks.command("list")
 def list_masks() -> None:
-    """The names of masks, and the parameters that `show` takes for them."""
-    from gossamer.masks.presets import PRESETS, parameters_of, summary_of  # noqa: PLC0415
+    """List the masks and their parameters."""
+    from gossamer.masks.presets import PRESETS, parameters_of, summary_of
 
     for name in PRESETS:
         parameters = " ".join(f"--{key} {value}" for key, value in parameters_of(name).items())
@@ -29,14 +30,16 @@ def list_masks() -> None:
 @masks.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def show(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="a name of `gossamer masks list`")],
-    n: Annotated[int, typer.Option("--n", help="queries and keys")] = 512,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Mask, see `gossamer masks list`")],
+    n: Annotated[int, typer.Option("--n", help="Number of queries and keys")] = 512,
     output: Output = None,
-    tile: Annotated[str, typer.Option(metavar="QxK", help="16..128 x 32..128")] = "64x64",
+    tile: Annotated[
+        str, typer.Option(metavar="QxK", help="Tile size: 16..128 x 32..128")
+    ] = "64x64",
 ) -> None:
-    """Density and tiles of a mask, and a drawing; the mask's parameters: --before 128, ..."""
-    from gossamer.masks import TileMap, named  # noqa: PLC0415
-    from gossamer.masks.drawing import check, draw, summary, text  # noqa: PLC0415
+    """Show a mask's density, tiles and drawing. Set its parameters by name, e.g. --before 128."""
+    from gossamer.masks import TileMap, named
+    from gossamer.masks.drawing import check, draw, summary, text
 
     with o.one_line_errors():
         if output:

@@ -10,17 +10,19 @@ from gossamer.kit import scaffold
 
 
 def new_op(
-    name: Annotated[str, typer.Argument(help="lower case, as in fused_add_gelu")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name in snake case, e.g. fused_add_gelu")
+    ],
     family: Annotated[
-        str, typer.Option("--family", help="folder of csrc for its C++")
+        str, typer.Option("--family", help="Directory of csrc for its C++")
     ] = "elementwise",
     root: Annotated[
-        Path, typer.Option("--root", metavar="FOLDER", help="the checkout of Gossamer")
+        Path, typer.Option("--root", metavar="DIR", help="Checkout of Gossamer")
     ] = Path(),
 ) -> None:
-    """Write a working op (x + scale * y) under a new name: op, kernels, test, benchmark, page.
+    """Create a new op from a working template: op, kernels, test, benchmark and docs page.
 
-    Exit code 2, and nothing written, where the name is bad or a file would be overwritten.
+    Nothing is written, with exit code 2, if the name is invalid or a file exists already.
     """
     with one_line_errors():
         made = scaffold.new_op(name, family, root)
@@ -32,5 +34,5 @@ def new_op(
     typer.echo(f"""
 Next: change gossamer/ops/{name}.py until it means what you want, then the kernels and the test.
   make test ARGS="tests/ops -k {name}"    builds and tests
-  gossamer check-op {name}                right, fast, small, documented?
+  gossamer check-op {name}                correct, fast, small, documented?
 The guide is docs/custom-kernels.md.""")

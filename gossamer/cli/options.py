@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their mistakes are told."""
+"""Option types and helpers that several commands share."""
 
 import json
 from collections.abc import Iterator
@@ -8,16 +8,18 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.console import Console
 
 from gossamer.kv.config import KVConfig
 
-KV_HELP = "KV cache: dense, sparse:k=32,v=32, ..., or a file of `gossamer frontier`"
+LOG_WIDTH = 140  # a log has room for whole rows
+KV_HELP = "KV cache: dense, sparse:k=32,v=32, ..., or a file from `gossamer frontier`"
 
 
 def spec_of(text: str, model: str | None = None) -> str:
     """The KV spec that --kv names: itself, or what a .json file of `gossamer frontier` recommends.
 
-    Warns where the file is about another model. Raises ValueError, OSError.
+    Warns if the file is about another model. Raises ValueError, OSError.
     """
     if not text.endswith(".json"):  # which no spec does
         return text
@@ -51,7 +53,7 @@ def specs_of(context: typer.Context, given: Any) -> Any:
 Model = Annotated[
     str,
     typer.Argument(
-        help="smollm2, a Hugging Face directory or a .gguf file",
+        help="Model: smollm2, a Hugging Face directory or a .gguf file",
         metavar="MODEL",
         is_eager=True,  # known before --kv is looked at
     ),
@@ -61,31 +63,57 @@ Caches = Annotated[
     typer.Option("--kv", metavar="SPEC", help=f"{KV_HELP}; repeatable", callback=specs_of),
 ]
 Cache = Annotated[str, typer.Option("--kv", metavar="SPEC", help=KV_HELP, callback=specs_of)]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="new tokens at most")]
-Temperature = Annotated[float, typer.Option("--temperature", help="0: the likeliest token")]
-TopP = Annotated[float, typer.Option("--top-p", help="sample from this much probability")]
-TopK = Annotated[int, typer.Option("--top-k", help="sample from so many tokens; 0: all")]
-Seed = Annotated[int | None, typer.Option("--seed", help="the same seed, the same text")]
-DType = Annotated[str, typer.Option("--dtype", help="float32, float16, bfloat16 or auto")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ... or auto")]
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", help="Maximum number of tokens to generate")
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", help="Sampling temperature; 0 for greedy decoding")
+]
+TopP = Annotated[
+    float, typer.Option("--top-p", help="Cumulative probability of the tokens to sample from")
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", help="Number of top tokens to sample from; 0 for all")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Random seed for sampling")]
+DType = Annotated[
+    str, typer.Option("--dtype", help="Data type: float32, float16, bfloat16 or auto")
+]
+Device = Annotated[str, typer.Option("--device", help="Device: cpu, cuda, cuda:1, ... or auto")]
 MaxModelLen = Annotated[
-    int | None, typer.Option("--max-model-len", help="longest sequence, prompt and output")
+    int | None,
+    typer.Option("--max-model-len", help="Maximum length of a sequence, prompt and output"),
 ]
 KVMemory = Annotated[
-    str | None, typer.Option("--kv-memory", metavar="BYTES", help="of the KV cache: 2GiB, 40GB")
+    str | None,
+    typer.Option("--kv-memory", metavar="BYTES", help="Memory for the KV cache, e.g. 2GiB or 40GB"),
 ]
 CalibrationFile = Annotated[
-    Path | None, typer.Option("--calibration", help="file of `gossamer calibrate`")
+    Path | None, typer.Option("--calibration", help="Calibration file from `gossamer calibrate`")
 ]
 TensorParallel = Annotated[
-    int, typer.Option("--tensor-parallel-size", metavar="N", help="GPUs, or processes on a CPU")
+    int,
+    typer.Option(
+        "--tensor-parallel-size",
+        metavar="N",
+        help="Number of GPUs, or of processes on a CPU, to split the model across",
+    ),
 ]
 RandomWeights = Annotated[
-    bool, typer.Option("--random-weights", help="the model's config is enough; its words are not")
+    bool,
+    typer.Option("--random-weights", help="Use random weights; only the model's config is read"),
 ]
 Results = Annotated[
-    Path | None, typer.Option("--results", metavar="FOLDER", help="write records below it")
+    Path | None, typer.Option("--results", metavar="DIR", help="Write records to this directory")
 ]
+ResultsFile = Annotated[
+    Path | None,
+    typer.Option("--results", metavar="FILE", help="Keep scores in this file and resume from it"),
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="DIR", help="Write figures to this directory")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown")]
 
 
 @contextmanager
@@ -101,10 +129,10 @@ def one_line_errors() -> Iterator[None]:
         raise failed(error) from None
 
 
-def failed(error: BaseException) -> typer.Exit:
-    """Say what is wrong, in one line."""
+def failed(error: BaseException, code: int = 2) -> typer.Exit:
+    """Print the error in one line; what to raise."""
     typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-    return typer.Exit(2)
+    return typer.Exit(code)
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -116,3 +144,33 @@ def at_least(name: str, value: int, least: int) -> None:
     """Raises ValueError."""
     if value < least:
         raise ValueError(f"--{name} is {value}; must be at least {least}")
+
+
+def numbers(name: str, text: str) -> tuple[int, ...]:
+    """Positive integers separated by commas. Raises ValueError."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"--{name} is {text!r}; must be positive integers like 1,8")
+    return tuple(int(part) for part in parts)
+
+
+def bounds(name: str, text: str) -> tuple[int, int]:
+    """MIN,MAX, or one number for both. Raises ValueError."""
+    found = numbers(name, text)
+    if len(found) > 2 or found[0] > found[-1]:
+        raise ValueError(f"--{name} is {text!r}; must be MIN,MAX")
+    return found[0], found[-1]
+
+
+def utf8(content: bytes, name: object) -> str:
+    """The text of a file. Raises ValueError."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 text: {error}") from None
+
+
+def stdout_console(log_width: int = LOG_WIDTH) -> Console:
+    """As wide as the terminal, or as a log can be."""
+    console = Console()
+    return console if console.is_terminal else Console(width=log_width)

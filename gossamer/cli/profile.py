@@ -14,18 +14,20 @@ from gossamer.profiling.command import parse
 def profile(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- COMMAND...", help="script.py, python -m MODULE, gossamer ..."),
+        typer.Argument(
+            metavar="-- COMMAND...", help="Command: script.py, python -m MODULE or gossamer ..."
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="where the files go")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Directory for the files")
     ] = Path(),
     all_threads: Annotated[
-        bool, typer.Option("--all-threads", help="CPU ops of all threads, but no memory")
+        bool, typer.Option("--all-threads", help="Record CPU ops of all threads, without memory")
     ] = False,
 ) -> None:
-    """Run a Python program; write profile_trace.json, profile_report.txt; print time by kernel.
+    """Profile a Python program: write a trace and a report, print the time by kernel.
 
-    Exits with the program's exit code; 2 for a command that is not Python.
+    Exits with the program's exit code, or 2 if the command is not Python.
     """
     with one_line_errors():
         wanted = parse(command or [])

@@ -7,30 +7,31 @@ import typer
 
 from gossamer.cli import options as o
 
-tune = typer.Typer(name="tune", no_args_is_help=True, help="Measure this device for the selector.")
+tune = typer.Typer(name="tune", no_args_is_help=True, help="Tune kernel selection for this device.")
 
 
 @tune.callback()
 def _commands() -> None:
-    """More than one command some day: `gossamer tune attention` keeps its name."""
+    """Keeps `attention` a subcommand while it is the only one."""
 
 
 @tune.command()
 def attention(
     device: o.Device = "auto",
     dtype: Annotated[
-        str, typer.Option(help="float16, bfloat16, float32; auto: float16 on a GPU")
+        str, typer.Option(help="Data type: float32, float16, bfloat16; auto: float16 on a GPU")
     ] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="a sixth of the points")] = False,
-    points: Annotated[int | None, typer.Option(help="so many points at most")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure a sixth of the points")] = False,
+    points: Annotated[int | None, typer.Option(help="Maximum number of points")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="default: in the cache folder"),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="File to write; default: in the cache directory"
+        ),
     ] = None,
 ) -> None:
-    """Time every kernel of masked attention on a grid of masks and shapes, and fit its costs."""
-    # torch and the kernels take seconds to import; `--help` has no use for them.
-    from gossamer.attention import coefficient_files, tuning  # noqa: PLC0415
+    """Time the kernels of masked attention on a grid of masks and shapes; fit the cost model."""
+    from gossamer.attention import coefficient_files, tuning
 
     with o.one_line_errors():
         where = _device(device)
@@ -55,7 +56,7 @@ def _show(point: Any, samples: Any) -> None:
 
 
 def _device(name: str) -> Any:
-    import torch  # noqa: PLC0415
+    import torch
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -70,7 +71,7 @@ def _device(name: str) -> Any:
 
 
 def _dtype(name: str, device: Any) -> Any:
-    import torch  # noqa: PLC0415
+    import torch
 
     if name == "auto":
         name = "float16" if device.type == "cuda" else "float32"

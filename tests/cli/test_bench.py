@@ -3,25 +3,16 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from benchmarks.end_to_end import engine as benchmark
 from benchmarks.end_to_end.engine import CASES, QUICK
 from gossamer.bench import read_records
-from gossamer.cli.bench_commands import Options
-from gossamer.cli.fill import fill
 from gossamer.cli.main import app
-from gossamer.cli.runs import loaded
-from gossamer.cli.sizes import kv_bytes_read, memory_for, sequences_that_fit, weight_bytes
-from gossamer.cli.workloads import equal_requests, measure, random_requests
-from gossamer.engine.kv_cache import parse_kv
-from gossamer.kv import KVShape
-from gossamer.ops import kv_unpack
+from gossamer.workloads.bench import BenchConfig
 
 SPARSE = "sparse:k=16,v=16"
 CACHES = ("--kv", "dense", "--kv", SPARSE)
-SHAPE = KVShape(layers=3, query_heads=4, kv_heads=2, head_dim=32)
 
 
 def invoke(*arguments):
@@ -82,8 +73,8 @@ def test_latency_and_what_stays_in_the_file(words, tmp_path):
         (("throughput", "{words}", "--requests", 0), "--requests is 0; must be at least 1"),
         (("throughput", "{words}", "--input", "9,3"), "--input is '9,3'; must be MIN,MAX"),
         (("throughput", "{words}", "--output", "x"), "--output is 'x'; must be positive integers"),
-        (("throughput", "{words}", "--fill"), "--fill is there without --context"),
-        (("throughput", "{words}", "--context", 64), "--kv-memory is not there"),
+        (("throughput", "{words}", "--fill"), "--fill needs --context"),
+        (("throughput", "{words}", "--context", 64), "--context needs --kv-memory or --requests"),
         (
             ("throughput", "{words}", "--context", 64, "--output", 8, "--kv-memory", "1KB"),
             "kv_memory is 1000 bytes; must be at least",
@@ -103,59 +94,12 @@ def test_bad_input_is_one_line_and_exit_code_2(words, tmp_path, arguments, messa
     assert "Traceback" not in result.output
 
 
-def test_requests_are_as_drawn():
-    requests = random_requests(50, 200, (3, 5), (7, 9), seed=1)
-    assert requests == random_requests(50, 200, (3, 5), (7, 9), seed=1)
-    assert requests != random_requests(50, 200, (3, 5), (7, 9), seed=2)
-    assert {len(r.ids) for r in requests} == {3, 4, 5}
-    assert {r.output for r in requests} == {7, 8, 9}
-    assert {token for r in requests for token in r.ids} == set(range(50))
-
-
-@pytest.mark.parametrize("kv", ["dense", "dense:int8", SPARSE, f"{SPARSE},window=64,sink=32"])
-@pytest.mark.parametrize("tokens", [20, 130, 500])
-def test_what_fits_runs_without_preemption(words, kv, tokens):
-    config = parse_kv(kv, torch.float32)
-    memory = memory_for(config, SHAPE, torch.float32, tokens, 5)
-    assert sequences_that_fit(config, SHAPE, torch.float32, tokens, memory) >= 5
-    more = {"max_num_seqs": 6, "max_model_len": tokens, "prefix_caching": False}
-    with loaded(str(words), kv=kv, kv_memory=memory, **more) as llm:
-        fill(llm)
-        found = measure(llm, equal_requests(97, 5, tokens - 10, 10))
-    assert found.preemptions == 0
-    assert [len(tokens) for tokens in found.tokens] == [10] * 5
-
-
-@pytest.mark.parametrize("kv", ["dense", SPARSE])
-def test_bytes_of_a_step(words, kv):
-    with loaded(str(words), kv=kv, kv_memory="4MB") as llm:
-        weights = weight_bytes(llm.engine)
-        everything = sum(p.numel() for p in [llm.engine.built.runner.decoder.weights.embedding])
-        per_token = 3 * 2 * 2 * 32 * 4  # layers, K and V, heads, head_dim, bytes
-        assert kv_bytes_read(llm.engine, 10) == 10 * per_token
-        share = kv_bytes_read(llm.engine, 512) / (512 * per_token)
-    assert share == 1 if kv == "dense" else 0.3 < share < 0.5
-    layer = 64 * (4 + 2 * 2) * 32 + 4 * 32 * 64 + 3 * 64 * 96 + 2 * 64
-    assert weights == 4 * (3 * layer + 64 + everything)
-
-
-def test_filled_pages_are_valid_blocks(words):
-    with loaded(str(words), kv=SPARSE, kv_memory="4MB") as llm:
-        fill(llm)
-        cache = llm.engine.built.runner.cache
-        last = torch.arange(len(cache.k) * 32 - 32, len(cache.k) * 32)
-        for pool, fmt in ((cache.k, cache.k_fmt), (cache.v, cache.v_fmt)):
-            rows = kv_unpack(pool.flatten(1, 2), last, fmt, torch.float32)
-            assert ((rows != 0).sum(-1) == 16).all()
-            assert 1 < rows[rows != 0].std() < 2
-
-
 @pytest.mark.parametrize("random_weights", [False, True])
 def test_the_engine_and_transformers_agree(words, random_weights):
     """benchmarks.end_to_end.engine raises if a greedy token differs."""
     plan = replace(CASES["cpu"], **QUICK, model=str(words), random_weights=random_weights)
-    options = Options(plan.model, ["dense"], "float32", "cpu", random_weights=random_weights)
-    records = benchmark.against_transformers(plan, options)
+    config = BenchConfig(plan.model, ["dense"], "float32", "cpu", random_weights=random_weights)
+    records = benchmark.against_transformers(plan, config)
     assert [r.backend for r in records] == ["gossamer", "transformers"] * 2
     assert all(r.facts["equal_tokens"] == 1 for r in records[1::2])
     assert all("transformers" in r.versions for r in records[1::2])
@@ -171,5 +115,5 @@ def test_tokens_that_differ_are_an_error():
 @pytest.mark.parametrize("part", ["context", "memory"])
 def test_other_parts_of_the_benchmark(words, part):
     plan = replace(CASES["cpu"], **QUICK, model=str(words))
-    options = Options(plan.model, ["dense", SPARSE], "float32", "cpu")
-    assert len(benchmark.PARTS[part](plan, options)) == {"context": 4, "memory": 2}[part]
+    config = BenchConfig(plan.model, ["dense", SPARSE], "float32", "cpu")
+    assert len(benchmark.PARTS[part](plan, config)) == {"context": 4, "memory": 2}[part]

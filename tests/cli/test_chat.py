@@ -7,7 +7,7 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
-from gossamer.cli import conversation
+from gossamer.cli import chat as command
 from gossamer.cli.main import app
 
 COMMON = ("--kv-memory", "8MB", "--max-tokens", "40", "--temperature", "0")
@@ -60,9 +60,9 @@ def test_commands(words, tmp_path):
 
 def test_help_and_commands_that_are_none(words, tmp_path):
     result = chat(words, "/help", "/dance", "/save", f"/save {tmp_path}/nowhere/x", "/system")
-    for words_of in ("/reset ", "/dance is no command", "/save needs a file", "not saved: "):
+    for words_of in ("/reset ", "/dance is not a command", "/save needs a file", "not saved: "):
         assert words_of in result.stderr
-    assert "no system message" in result.stderr
+    assert "no system prompt" in result.stderr
     assert result.stdout == ""
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_stops_the_answer_only(words, monkeypatch):
         if len(shown) == 3:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(conversation, "_show", interrupt)
+    monkeypatch.setattr(command, "_show", interrupt)
     before = signal.getsignal(signal.SIGINT)
     result = chat(words, "w1", "w2")
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""`gossamer generate`: text on stdout, facts beside it, mistakes in one line."""
+"""`gossamer generate`: text on stdout, facts on stderr, mistakes in one line."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from gossamer.cli.generation import equal_tokens
+from gossamer.cli.generate import equal_tokens
 from gossamer.cli.main import app
 from gossamer.engine import LLM, SamplingParams
 
@@ -111,7 +111,7 @@ def test_random_weights_need_only_a_config(words, tmp_path):
     ("arguments", "message"),
     [
         (("{tmp}/nowhere", "w1"), "{tmp}/nowhere: there is no such model directory"),
-        (("{model}",), "there is no prompt; must be an argument or --prompt-file"),
+        (("{model}",), "no prompt; give one as an argument or with --prompt-file"),
         (("{model}", "", "--raw"), "the prompt is empty"),
         (("{model}", "w1 " * 600), "the prompt has 602 tokens; must have 1 to 511"),
         (("{model}", "w1", "--kv", "spares"), "KV spec 'spares'"),
@@ -129,7 +129,7 @@ def test_random_weights_need_only_a_config(words, tmp_path):
         (("{model}", "w1", "--tensor-parallel-size", "0"), "tensor_parallel_size is 0; must be"),
         (("{model}", "--prompt-file", "{tmp}/nowhere"), "No such file or directory"),
         (("{model}", "--prompt-file", "{tmp}/latin"), "{tmp}/latin: not UTF-8 text"),
-        (("{plain}", "w1", "--chat"), "has no chat template; leave --chat out"),
+        (("{plain}", "w1", "--chat"), "has no chat template; omit --chat"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words, plain_words, tmp_path, arguments, message):

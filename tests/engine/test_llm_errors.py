@@ -107,8 +107,16 @@ def test_no_tokenizer(tmp_path):
         ({"kv": "spares:k=8"}, ValueError, "KV spec 'spares:k=8'"),
         ({"kv": "sparse:k=8,v=17"}, ValueError, "v: keep is 17; must be 1 to 16"),
         ({"kv": "sparse:k=8,v=8,window=33"}, ValueError, "window is 33; must be a multiple of 32"),
-        ({"kv": "sparse:k=8,v=8,k_policy=think"}, ValueError, "policy is 'think'; must be one of magn"),
-        ({"kv": "sparse:k=8,v=8,v_policy=random"}, ValueError, "policy is 'random'; must be one of mag"),
+        (
+            {"kv": "sparse:k=8,v=8,k_policy=think"},
+            ValueError,
+            "policy is 'think'; must be one of magn",
+        ),
+        (
+            {"kv": "sparse:k=8,v=8,v_policy=random"},
+            ValueError,
+            "policy is 'random'; must be one of mag",
+        ),
         (
             {"kv": "sparse:k=8,v=8,k_policy=weighted"},
             ValueError,

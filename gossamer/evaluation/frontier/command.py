@@ -1,6 +1,5 @@
 """What `gossamer frontier` does: options to a search, checked before work begins; tables, files."""
 
-import gc
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from gossamer.engine import EngineConfig
 from gossamer.evaluation import plots
+from gossamer.evaluation.comparison import file_digest, open_subject
 from gossamer.evaluation.frontier.candidates import Budget, Candidates, Problem
 from gossamer.evaluation.frontier.measure import Conditions, Measuring
 from gossamer.evaluation.frontier.outcome import Outcome, choice, write_choice
@@ -30,7 +30,6 @@ from gossamer.evaluation.frontier.search import SCREENING_WINDOWS, Effort, Searc
 from gossamer.evaluation.perplexity import Perplexity
 from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Point, Store
-from gossamer.evaluation.subject import EngineSubject
 from gossamer.evaluation.suite import check_tasks
 from gossamer.evaluation.texts import existing_text
 from gossamer.kv import Calibration
@@ -107,10 +106,10 @@ def prepare(options: SearchOptions, stages: Stages) -> Search:
     conditions = Conditions(
         model=str(Path(options.model).resolve()) if Path(options.model).exists() else options.model,
         setup={"dtype": str(dtype).removeprefix("torch."), "device": device.type},
-        calibration=None if path is None else (Path(path).name, _digest(Path(path))),
+        calibration=None if path is None else (Path(path).name, file_digest(Path(path))),
         device=str(device),
     )
-    opened = partial(_open, source, options.engine)
+    opened = partial(open_subject, source, engine=options.engine)
     measuring = Measuring(text, conditions, opened, Store(options.results), stages)
     window = text.windows(source.tokenizer())[0]
     screening = Screening(source, dtype, device, calibration, window, measuring)
@@ -190,15 +189,3 @@ def _notes(options: SearchOptions, calibration: Calibration | None, text: Perple
             "the calibration was made of this very text, and looks better than it is: take another"
         ]
     return []
-
-
-def _open(source: Source, engine: dict[str, Any], spec: str) -> EngineSubject:
-    """First, what is left of an earlier one leaves memory."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    return EngineSubject(source, spec, **engine)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

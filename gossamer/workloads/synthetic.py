@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from gossamer.engine import LLM
-from gossamer.engine.kv_cache import KVCache
 from gossamer.engine.runner import ModelRunner
 from gossamer.engine.step import StepInput
-from gossamer.ops import kv_pack
-from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
 def fill(llm: LLM, seed: int = 0) -> None:
@@ -27,26 +24,8 @@ def fill(llm: LLM, seed: int = 0) -> None:
         )
     runner = engine.built.runner
     generator = torch.Generator(runner.device).manual_seed(seed)
-    fill_pages(runner.cache, generator)
+    runner.cache.randomise(generator)
     engine.executor = FillExecutor(runner, generator)
-
-
-@torch.inference_mode()
-def fill_pages(cache: KVCache, generator: torch.Generator) -> None:
-    """One block of normal random rows, packed, in all pages of each pool."""
-    pools = [(cache.k, cache.k_fmt, cache.k_weights), (cache.v, cache.v_fmt, None)]
-    pools += [(pool, cache.dense_fmt, None) for pool in (cache.dense_k, cache.dense_v)]
-    for pool, fmt, weights in pools:
-        if len(pool) == 0:  # a plain cache has no dense pages
-            continue
-        _, layers, heads, _ = pool.shape
-        shape = (BLOCK_TOKENS, layers * heads, cache.shape.head_dim)
-        device = pool.device
-        rows = torch.randn(shape, generator=generator, device=device).to(cache.dtype)
-        by = None if weights is None else weights.flatten(0, 1)
-        slots = torch.arange(BLOCK_TOKENS, device=device)
-        kv_pack(rows, pool.flatten(1, 2), slots, fmt, weights=by)
-        pool[1:] = pool[:1]
 
 
 class FillExecutor:

@@ -18,7 +18,7 @@ WARM_UP_OUTPUT = 4
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and how many tokens are to follow it."""
+    """A prompt and how many tokens to generate."""
 
     ids: tuple[int, ...]
     output: int
@@ -44,7 +44,7 @@ class Measured:
 
     steps: (seconds, tokens) of the steps that computed no prompts. kv_bytes: the most that pages in
     use took; kv_bytes_dense: what a plain cache would have taken at that time. tokens: what each
-    request was answered.
+    request got as an answer.
     """
 
     requests: int
@@ -101,7 +101,7 @@ def measure(llm: LLM, requests: Sequence[Request], temperature: float = 0.0) -> 
     return found
 
 
-def warm_up(llm: LLM, requests: Sequence[Request]) -> None:
+def warm_up_requests(llm: LLM, requests: Sequence[Request]) -> None:
     """Shorter requests of the same number; on a GPU, batches of all sizes that graphs are made for.
 
     Libraries are loaded, kernels compiled and graphs captured by them.

@@ -1,12 +1,12 @@
 """Bytes: how many sequences fit a memory, and what a decode step has to read."""
 
 import torch
-from torch import Tensor
 
 from gossamer.engine import Engine
-from gossamer.engine.kv_cache import DENSE_SHARE, rule_of
+from gossamer.engine.cache_size import DENSE_SHARE
 from gossamer.kv import Dense, KVConfig, KVShape, Side
 from gossamer.kv.layouts import PLAIN
+from gossamer.kv.rule import CacheRule
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 SPARE = 2  # sequences' dense pages that the engine has beyond those of all that run
@@ -15,8 +15,8 @@ SPARE = 2  # sequences' dense pages that the engine has beyond those of all that
 def sequence_bytes(
     kv: KVConfig, shape: KVShape, dtype: torch.dtype, tokens: int
 ) -> tuple[int, int]:
-    """(stored, dense) bytes of one sequence of so many tokens."""
-    rule, side = rule_of(kv, dtype), Side(Dense(PLAIN[dtype]))
+    """(stored, dense) bytes of one sequence of `tokens` tokens."""
+    rule, side = CacheRule.of(kv, dtype), Side(Dense(PLAIN[dtype]))
     block = KVConfig(side, side).block_bytes(shape)
     if rule.plain:
         return -(-tokens // BLOCK_TOKENS) * block, 0
@@ -27,7 +27,7 @@ def sequence_bytes(
 def memory_for(
     kv: KVConfig, shape: KVShape, dtype: torch.dtype, tokens: int, sequences: int
 ) -> int:
-    """Bytes in which so many sequences run without preemption, with max_num_seqs one more."""
+    """Bytes in which `sequences` run without preemption, with max_num_seqs one more."""
     stored, dense = sequence_bytes(kv, shape, dtype, tokens)
     windows = (sequences + SPARE) * dense
     return max(sequences * stored + windows + kv.block_bytes(shape), DENSE_SHARE * windows)
@@ -36,7 +36,7 @@ def memory_for(
 def sequences_that_fit(
     kv: KVConfig, shape: KVShape, dtype: torch.dtype, tokens: int, memory: int
 ) -> int:
-    """How many sequences of so many tokens run in `memory`. ValueError for none."""
+    """How many sequences of `tokens` tokens run in `memory`. ValueError for none."""
     stored, dense = sequence_bytes(kv, shape, dtype, tokens)
     fit = (memory - SPARE * dense) // (stored + dense)
     if dense:
@@ -54,11 +54,11 @@ def weight_bytes(engine: Engine) -> int:
     weights = engine.built.runner.decoder.weights
     tensors = [weights.norm, weights.head]
     tensors += [x for layer in weights.layers for x in vars(layer).values() if x is not None]
-    return sum(_bytes(x) for x in tensors)
+    return sum(x.nbytes for x in tensors)
 
 
 def kv_bytes_read(engine: Engine, tokens: int) -> int:
-    """K and V that the newest token of a sequence of so many attends to, in all layers."""
+    """K and V that the newest of `tokens` tokens attends to, in all layers."""
     rule, size = engine.built.rule, engine.built.size
     if rule.plain:
         return tokens * size.stored_bytes // BLOCK_TOKENS
@@ -69,9 +69,5 @@ def kv_bytes_read(engine: Engine, tokens: int) -> int:
 
 
 def weight_count(engine: Engine) -> int:
-    """Parameters that take part in a step's products."""
+    """Parameters that take part in the GEMMs of a step."""
     return weight_bytes(engine) // engine.built.dtype.itemsize
-
-
-def _bytes(x: Tensor) -> int:
-    return x.numel() * x.element_size()

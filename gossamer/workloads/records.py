@@ -10,16 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gossamer.bench import Measurement, Record, Timing, copy_bandwidth, read_records, write_records
 from gossamer.bench.record import device_folder
-from gossamer.cli.sizes import kv_bytes_read, weight_bytes, weight_count
-from gossamer.cli.workloads import Measured
 from gossamer.engine import Engine
+from gossamer.workloads.measuring import Measured
+from gossamer.workloads.sizes import kv_bytes_read, weight_bytes, weight_count
 
 BACKEND = "gossamer"
+LOG_WIDTH = 200  # a log has room for whole rows
 DECODE, FIRST_TOKEN, THROUGHPUT = "engine_decode", "engine_first_token", "engine_throughput"
 
 
@@ -47,37 +50,22 @@ def decode_record(
         "kv_bytes_dense": found.kv_bytes_dense,
         "preemptions": found.preemptions,
     }
-    return _record(
-        engine,
-        DECODE,
-        [found.requests, context],
-        variant(engine, kv) + (", fill" if filled else ""),
-        timing(seconds),
-        weight_bytes(engine) + kv_bytes,
-        2 * weight_count(engine) * found.requests,
-        facts,
-    )
+    name = variant(engine, kv) + (", fill" if filled else "")
+    shape, size = [found.requests, context], weight_bytes(engine) + kv_bytes
+    flops = 2 * weight_count(engine) * found.requests
+    return _record(engine, DECODE, shape, name, timing(seconds), size, flops, facts)
 
 
 def first_token_record(engine: Engine, kv: str, found: Measured, context: int) -> Record:
     """Of the time until each of the requests, which came at once, has its first token."""
-    work = 2 * weight_count(engine) * found.prompt_tokens
+    name, shape, times = variant(engine, kv), [found.requests, context], timing(found.first)
+    flops = 2 * weight_count(engine) * found.prompt_tokens
     facts = {"tokens_per_second": found.prompt_tokens / max(found.first)}
-    shape = [found.requests, context]
-    return _record(
-        engine,
-        FIRST_TOKEN,
-        shape,
-        variant(engine, kv),
-        timing(found.first),
-        weight_bytes(engine),
-        work,
-        facts,
-    )
+    return _record(engine, FIRST_TOKEN, shape, name, times, weight_bytes(engine), flops, facts)
 
 
 def throughput_record(
-    engine: Engine, kv: str, found: Measured, load: str, *, context: int, filled: bool
+    engine: Engine, kv: str, found: Measured, workload: str, *, context: int, filled: bool
 ) -> Record:
     """Of a whole run; where prompts were not computed, of its steps that decode."""
     seconds = sum(s for s, _ in found.steps) if filled else found.seconds
@@ -93,20 +81,13 @@ def throughput_record(
         "preemptions": found.preemptions,
         "steps": found.engine_steps,
     }
-    return _record(
-        engine,
-        THROUGHPUT,
-        [found.requests, context],
-        f"{variant(engine, kv)}, {load}",
-        timing([seconds]),
-        found.engine_steps * weight_bytes(engine),
-        2 * weight_count(engine) * total,
-        facts,
-    )
+    name, shape = f"{variant(engine, kv)}, {workload}", [found.requests, context]
+    size, flops = found.engine_steps * weight_bytes(engine), 2 * weight_count(engine) * total
+    return _record(engine, THROUGHPUT, shape, name, timing([seconds]), size, flops, facts)
 
 
 def timing(seconds: list[float]) -> Timing:
-    """Median, 10th and 90th percentile in milliseconds, by the clock on the wall."""
+    """Median, 10th and 90th percentile in milliseconds, of wall-clock time."""
     low, median, high = (float(x) * 1e3 for x in np.percentile(seconds, [10, 50, 90]))
     return Timing(median, low, high, median, len(seconds))
 
@@ -138,7 +119,7 @@ def _record(
 
 
 def write(records: Iterable[Record], folder: Path, device: str) -> Path:
-    """Into a file per op; what it has of other points stays. Returns where the files are."""
+    """Into a file per op, next to its records of other points. Returns the files' folder."""
     place = folder / device_folder(device)
     new = list(records)
     for op in dict.fromkeys(record.op for record in new):
@@ -147,6 +128,15 @@ def write(records: Iterable[Record], folder: Path, device: str) -> Path:
         by_point |= {(r.point, r.backend): r for r in new if r.op == op}
         write_records(by_point.values(), path)
     return place
+
+
+def show(records: list[Record], folder: Path | None, device: str) -> None:
+    """A table on stdout, and files if there is a folder for them."""
+    console = Console()
+    console = console if console.is_terminal else Console(width=LOG_WIDTH)
+    console.print(engine_table(records))
+    if folder is not None:
+        typer.echo(f"written to {write(records, folder, device)}")
 
 
 def engine_table(records: list[Record]) -> Table:

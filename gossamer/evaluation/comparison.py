@@ -1,0 +1,126 @@
+"""KV caches of a model and peers on the same tasks: what `gossamer eval` runs."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossamer.engine import EngineConfig
+from gossamer.evaluation import plots
+from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
+from gossamer.evaluation.peers import Build, Peer, parse_peer
+from gossamer.evaluation.report import BASELINE
+from gossamer.evaluation.store import Store
+from gossamer.evaluation.subject import EngineSubject, spec_name
+from gossamer.evaluation.suite import Options, check_tasks, make_tasks
+from gossamer.integrations.transformers import load_model
+from gossamer.kv import KVConfig
+from gossamer.models import EMBEDDED, Source, open_model
+from gossamer.models.embedded import embedded_path
+from gossamer.workloads.loading import free_memory
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tasks to run with each cache and each peer (see gossamer.evaluation.peers).
+
+    engine: options of the engine. baseline: a dense cache first, whether it is named or not.
+    results: a file to keep scores in. plot: a folder for figures, checked before anything runs.
+    """
+
+    model: str
+    caches: list[str]
+    tasks: list[str]
+    options: Options
+    engine: dict[str, Any]
+    peers: list[str] = field(default_factory=list)
+    baseline: bool = True
+    results: Path | None = None
+    plot: Path | None = None
+
+
+def compare(wanted: Comparison) -> list[Result]:
+    """Run everything. Raises ValueError, OSError or ImportError for bad input, before it runs."""
+    source = open_model(wanted.model)
+    config = EngineConfig(model=source, **wanted.engine)
+    specs = _specs(wanted, source, config)
+    longest = config.max_model_len or source.config.max_positions
+    tasks = make_tasks(wanted.tasks, wanted.options, longest)
+    check_tasks(tasks, source.tokenizer(), longest)
+    if wanted.plot is not None:
+        plots.check()
+    experiment = _experiment(wanted, source, config, tasks, specs)
+    subjects: dict[str, Open] = {
+        name: partial(open_subject, source, spec, wanted.engine) for name, spec in specs.items()
+    }
+    subjects |= _peers(wanted, config, source)
+    return evaluate(experiment, subjects, Store(wanted.results), progress=True)
+
+
+def _specs(wanted: Comparison, source: Source, config: EngineConfig) -> dict[str, str]:
+    """Names of rows and their specs. Raises ValueError for one that the model cannot have."""
+    dtype = config.resolved_dtype(config.resolved_device(), source.config.dtype)
+    caches = [BASELINE, *wanted.caches] if wanted.baseline or not wanted.caches else wanted.caches
+    specs = {spec_name(spec): spec for spec in caches}  # a cache that is named twice runs once
+    for spec in specs.values():
+        KVConfig.of(spec, dtype).block_bytes(source.config.kv_shape)
+        if _calibrated(spec) and not (config.calibration or source.calibration):
+            raise ValueError(
+                f"--kv {spec} needs a calibration; make one by `gossamer calibrate {wanted.model} "
+                "--text FILE -o FILE` and name it by --calibration"
+            )
+    return specs
+
+
+def _calibrated(spec: str) -> bool:
+    return KVConfig.of(spec, torch.float32).calibrated
+
+
+def _experiment(
+    wanted: Comparison,
+    source: Source,
+    config: EngineConfig,
+    tasks: list[Any],
+    specs: dict[str, str],
+) -> Experiment:
+    device = config.resolved_device()
+    dtype = str(config.resolved_dtype(device, source.config.dtype)).removeprefix("torch.")
+    path = config.calibration or source.calibration
+    made = {} if path is None else {"calibration": file_digest(Path(path))}
+    return Experiment(
+        model=str(Path(wanted.model).resolve()) if Path(wanted.model).exists() else wanted.model,
+        tasks=tasks,
+        seed=wanted.options.seed,
+        setup={"dtype": dtype, "device": device.type},
+        setups={name: made for name, spec in specs.items() if _calibrated(spec)},
+        device=str(device),
+    )
+
+
+def file_digest(path: Path) -> str:
+    """That names a calibration in results."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def open_subject(source: Source, spec: str, engine: dict[str, Any]) -> EngineSubject:
+    """An engine with one cache, after what is left of an earlier one has left memory."""
+    free_memory()
+    return EngineSubject(source, spec, **engine)
+
+
+def _peers(wanted: Comparison, config: EngineConfig, source: Source) -> dict[str, Open]:
+    """How other methods are opened, by their specs. Raises ValueError for one that is wrong."""
+    builders = {spec: parse_peer(spec) for spec in wanted.peers}
+    device = config.resolved_device()
+    dtype = config.resolved_dtype(device, source.config.dtype)
+    path = embedded_path(wanted.model) if wanted.model in EMBEDDED else Path(wanted.model)
+    model = cache(partial(load_model, path, dtype=dtype, device=str(device)))  # once for all
+    return {spec: partial(_open_peer, build, model) for spec, build in builders.items()}
+
+
+def _open_peer(build: Build, model: Callable[[], tuple[Any, Any]]) -> Peer:
+    return build(*model())
