@@ -12,9 +12,10 @@ FLOORS = [
     {"_version"},
     {"native", "kernels", "profiling"},
     {"ops"},
-    {"bench", "kv", "masks"},
+    {"bench", "masks"},
     {"kit"},
     {"attention", "layers"},
+    {"kv"},
     {"diagnosis", "models"},
     {"engine"},
     {"integrations", "workloads"},
@@ -53,6 +54,25 @@ def test_rooms_import_only_from_below():
             continue
         for other in imported_rooms(path) - {room}:
             assert height[other] < height[room], f"{path} imports gossamer.{other}"
+
+
+def test_one_class_writes_pages():
+    """The engine and the cache of transformers share one paged cache: only stores pack rows."""
+    packs = {"kv_pack", "kv_append"}
+    writers, caches = set(), set()
+    for path in PACKAGE.rglob("*.py"):
+        if room_of(path) in ("ops", "kernels"):
+            continue
+        place = str(path.relative_to(PACKAGE))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                if name in packs:
+                    writers.add(place)
+                if name in ("decode_attention", "BlockStore"):
+                    caches.add(place)
+    assert writers == {"kv/store.py"}
+    assert caches == {"kv/paged_cache.py"}
 
 
 def test_every_op_has_its_four_files():

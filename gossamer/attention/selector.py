@@ -3,7 +3,7 @@
 Kernels take part here and now, by the limits that they state themselves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -30,34 +30,37 @@ DENSEST_LISTS = 0.1
 MOST_DENSE = 1 << 20  # entries of a mask that SDPA gets as a tensor; longer ones never pay
 
 
-# What calls of a family of masks get (see Mask.family), by kind of call.
-_families: dict[Any, Candidate] = {}
+# What calls of a family of masks get (see Mask.family), by kind of call and coefficients.
+_families: dict[Any, tuple[Candidate, Coefficients]] = {}
 
 
 def plan(mask: PreparedMask, args: Arguments, backend: str | None) -> Plan:
     """The plan of calls like this one. Builds maps, and may wait for the device."""
     if args.q.numel() == 0 or mask.kv_len == 0:
         return empty_plan(args)
-    kind = _kind(mask, args, backend)
+    known = coefficients_of(mask.device)
+    kind = _kind(mask, args, backend, known)
     if kind in _families:
-        return plan_of(mask, _families[kind], args)
-    for candidate in ranked(mask, args, candidates(mask, args, backend)):
+        return plan_of(mask, _families[kind][0], args)
+    for candidate in ranked(mask, args, candidates(mask, args, backend), known):
         found = plan_of(mask, candidate, args)
         if candidate.kernel != "sdpa" or _runs(found, args):
             if kind is not None:
-                _families[kind] = candidate
+                _families[kind] = candidate, known
             return found
     raise RuntimeError("masked_attention: no kernel takes this call")  # one of ours always does
 
 
-def _kind(mask: PreparedMask, args: Arguments, backend: str | None) -> Any:
+def _kind(
+    mask: PreparedMask, args: Arguments, backend: str | None, known: Coefficients
+) -> Hashable:
     """Calls of one kind get the same kernel: lengths count by their power of two."""
     if mask.mask.family is None:
         return None
     lengths = (mask.q_len.bit_length(), mask.kv_len.bit_length(), mask.q_len == mask.kv_len)
     sizes = (*args.q.shape[:2], args.k.shape[1], args.q.shape[3], args.q.dtype)
     rest = (args.bias is None, args.softcap == 0, args.return_lse, args.plain)
-    return mask.mask.family, mask.device, lengths, sizes, rest, backend, chosen()
+    return mask.mask.family, mask.device, lengths, sizes, rest, backend, chosen(), id(known)
 
 
 def ranked(

@@ -144,8 +144,8 @@ def _windows(model: Any, token_ids: Sequence[int] | Tensor, context: int) -> tup
     return windows
 
 
-# What policies rank K by (Policy.statistic) but for the queries, which are among the moments: second
-# moments [layers, kv_heads, D, D]. A new calibrated policy adds how its statistic is measured.
+# What policies rank K by (Policy.statistic) but for the queries, which are among the moments. A new
+# calibrated policy adds how its second moments [layers, kv_heads, D, D] are measured.
 STATISTICS: dict[str, Callable[..., Tensor]] = {
     "gradients": lambda *args, **settings: measure_gradients(*args, **settings).mean(),
 }
