@@ -159,22 +159,22 @@ def _load_server(
 ) -> None:
     """Run, print and write. Exit code 1 when a request failed."""
     try:
-        from gossamer.server.load import client, plan, report
+        from gossamer.server.load import client, report, workload
     except ImportError as error:
         raise ImportError(f"this needs {error.name}: pip install 'gossamer[serve]'") from None
-    wanted = plan.Load(**load)  # type: ignore[arg-type]
+    wanted = workload.Load(**load)  # type: ignore[arg-type]
     if plot is not None:
         report.check_plot(plot)
-    target = client.look(url, api_key)
-    planned = wanted.plan(target.stats["vocab_size"])
-    seen = asyncio.run(client.run(target, planned, wanted.concurrency, wanted.kv))
-    found = report.record(target, wanted, seen)
+    target = client.probe(url, api_key)
+    scheduled = wanted.schedule(target.stats["vocab_size"])
+    outcomes = asyncio.run(client.run(target, scheduled, wanted.concurrency, wanted.kv))
+    found = report.record(target, wanted, outcomes)
     Console().print(report.table(found))
     typer.echo(report.summary(found))
     if results is not None:
         typer.echo(f"written to {report.write(found, results)}")
     if plot is not None:
-        report.plot(found, seen, plot)
+        report.plot(found, outcomes, plot)
         typer.echo(f"written to {plot}")
     if found["errors"]:
         raise typer.Exit(1)

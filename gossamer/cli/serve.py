@@ -128,8 +128,8 @@ def _serve(
     """Serve until told to stop. Raises ValueError, OSError, ImportError for what cannot be."""
     try:
         from gossamer.server.app import create_app
-        from gossamer.server.run import bind, run
         from gossamer.server.settings import Limits, Settings
+        from gossamer.server.uvicorn_server import bind, serve
     except ImportError as error:
         raise ImportError(f"the server needs {error.name}: pip install 'gossamer[serve]'") from None
     from gossamer.engine.config import parse_bytes
@@ -146,7 +146,7 @@ def _serve(
         for kv, llm in engines.items():
             _log_engine(kv, llm)
             warm_up(llm, [0] * WARM_UP_TOKENS)
-        run(create_app(engines, checked), listening)
+        serve(create_app(engines, checked), listening)
 
 
 def served_name(model: str) -> str:

@@ -61,8 +61,9 @@ class EngineConfig:
             one_of("dtype", str(self.dtype).removeprefix("torch."), DTYPES)
         if self.kv_memory is not None:
             parse_bytes("kv_memory", self.kv_memory)
-        if self.prompt_mask is not None and not isinstance(self.prompt_mask, Mask):
-            kind = type(self.prompt_mask).__name__
+        mask: Any = self.prompt_mask
+        if mask is not None and not isinstance(mask, Mask):
+            kind = type(mask).__name__
             raise TypeError(f"prompt_mask is {kind}; must be a gossamer.masks.Mask, or None")
         if self.tensor_parallel_size > 1 and not isinstance(self.model, str | PathLike):
             raise ValueError("model is open already; must be a name or a path for several ranks")

@@ -24,5 +24,5 @@ def turn_q_and_k(q: Tensor, k: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 def turn(x: Tensor, basis: Tensor) -> Tensor:
     """x [..., heads, T, D] in the basis [Hk, D, D] of its KV heads."""
     basis = basis.to(x.device, x.dtype)
-    turned = x.unflatten(-3, (len(basis), -1)) @ basis.unsqueeze(1)
-    return turned.flatten(-4, -3)
+    turned: Tensor = (x.unflatten(-3, (len(basis), -1)) @ basis.unsqueeze(1)).flatten(-4, -3)
+    return turned

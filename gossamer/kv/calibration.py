@@ -239,8 +239,9 @@ class Calibration:
                 raise ValueError("not a calibration: it has no manifest")
             if not {*BASES} <= set(tensors):
                 raise ValueError(f"has tensors {sorted(tensors)}; must have {' and '.join(BASES)}")
-            bases = [tensors.pop(name) for name in BASES]
-            calibration = cls(Manifest.from_dict(json.loads(metadata)), *bases, tensors)
+            k_basis, v_basis = (tensors.pop(name) for name in BASES)
+            manifest = Manifest.from_dict(json.loads(metadata))
+            calibration = cls(manifest, k_basis, v_basis, tensors)
             if fingerprint is not None:
                 calibration.check(fingerprint)
             return calibration

@@ -5,6 +5,7 @@ which pages a forward pass reads and writes; a page knows nothing of requests.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from gossamer.kv.layouts import Side
 from gossamer.kv.policies import POLICIES
 from gossamer.kv.rule import ChunkMask
 from gossamer.kv.store import BlockStore
+from gossamer.masks import Mask
 from gossamer.ops import DenseWindow, decode_attention
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -61,6 +63,15 @@ class CacheStep:
     pack_slots: Tensor | None = None
 
 
+class Pools(NamedTuple):
+    """Stored blocks of K and V, and dense ones."""
+
+    k: BlockStore
+    v: BlockStore
+    dense_k: BlockStore
+    dense_v: BlockStore
+
+
 class PagedCache:
     """Pools [pages, layers, heads, bytes] of K and V: stored blocks, and dense ones of windows.
 
@@ -70,12 +81,10 @@ class PagedCache:
 
     def __init__(self, spec: CacheSpec, stored_pages: int, dense_pages: int) -> None:
         self.spec, self.rule, config = spec, spec.rule, spec.config
-        self.k, self.v = self._pool(config.k, stored_pages), self._pool(config.v, stored_pages)
+        k, v = self._pool(config.k, stored_pages), self._pool(config.v, stored_pages)
         self.aliased = dense_pages == 0
-        self.dense_k, self.dense_v = self.k, self.v
-        if not self.aliased:
-            self.dense_k, self.dense_v = (self._pool(spec.dense, dense_pages) for _ in range(2))
-        self._view()
+        dense = [self._pool(spec.dense, dense_pages) for _ in range(0 if self.aliased else 2)]
+        self._set(Pools(k, v, *(dense or (k, v))))
 
     def _pool(self, side: Side, pages: int) -> BlockStore:
         # Zeros: values that nobody wrote are weighted by 0, and 0 times NaN would be NaN.
@@ -84,23 +93,26 @@ class PagedCache:
         zeros = torch.zeros(size, dtype=torch.uint8, device=self.spec.device)
         return BlockStore(side, shape.head_dim, zeros)
 
-    def _view(self) -> None:
-        """Views of the layers, made once: a step asks for each of them."""
-        layers, pools = range(self.spec.shape.layers), (self.k, self.v, self.dense_k, self.dense_v)
-        self._layers = [tuple(pool.layer(layer) for pool in pools) for layer in layers]
+    def _set(self, pools: Pools) -> None:
+        """Views are made once: a step asks for those of each layer."""
+        self._all = Pools(*(pool.merged() for pool in pools))
+        layers = range(self.spec.shape.layers)
+        self._layers = [Pools(*(pool.layer(layer) for pool in pools)) for layer in layers]
+        self._stores = pools
 
     @property
     def pools(self) -> dict[str, Tensor]:
-        """The memory itself, by name."""
-        stored = {"k": self.k.blocks, "v": self.v.blocks}
-        dense = {"dense_k": self.dense_k.blocks, "dense_v": self.dense_v.blocks}
-        return stored if self.aliased else stored | dense
+        """The memory itself, by name: k, v and, where there are dense pages, dense_k, dense_v."""
+        names = ("k", "v") if self.aliased else Pools._fields
+        return {name: getattr(self._stores, name).blocks for name in names}
 
     def replace(self, **pools: Tensor) -> None:
         """Other memory for the pools of these names, of as many layers, heads and bytes."""
-        for name, blocks in pools.items():
-            setattr(self, name, replace(getattr(self, name), blocks=blocks))
-        self._view()
+        stores = {
+            name: replace(getattr(self._stores, name), blocks=blocks)
+            for name, blocks in pools.items()
+        }
+        self._set(self._stores._replace(**stores))
 
     def grow(self, stored_pages: int) -> None:
         """Room for so many stored pages, one pool after the other."""
@@ -119,44 +131,34 @@ class PagedCache:
 
     def compress(self, dense_slots: Tensor, stored_slots: Tensor) -> None:
         """Whole blocks from dense into stored pages, all layers at once; int64 [N] slots."""
-        k, v = (
-            pool.merged().read(dense_slots, self.spec.dtype)
-            for pool in (self.dense_k, self.dense_v)
-        )
-        weights = self.spec.k_weights
+        weights, dtype = self.spec.k_weights, self.spec.dtype
+        k, v = (x.read(dense_slots, dtype) for x in (self._all.dense_k, self._all.dense_v))
         ranks = None if weights is None else weights.flatten(0, 1)
-        self._store(self.k.merged(), self.v.merged(), k, v, stored_slots, ranks)
+        self._store(self._all, k, v, stored_slots, ranks)
 
     def restore(self, dense_slots: Tensor, stored_slots: Tensor) -> None:
         """The way back: exact where the stored format is the model's own type."""
-        for stored, dense in ((self.k, self.dense_k), (self.v, self.dense_v)):
-            rows = stored.merged().read(stored_slots, self.spec.dtype)
-            dense.merged().write(rows, dense_slots)
+        k, v, dense_k, dense_v = self._all
+        dense_k.write(k.read(stored_slots, self.spec.dtype), dense_slots)
+        dense_v.write(v.read(stored_slots, self.spec.dtype), dense_slots)
 
     def _store(
-        self,
-        k_store: BlockStore,
-        v_store: BlockStore,
-        k: Tensor,
-        v: Tensor,
-        slots: Tensor,
-        weights: Tensor | None,
+        self, pools: Pools, k: Tensor, v: Tensor, slots: Tensor, weights: Tensor | None
     ) -> None:
         """Rows as their policies rank them; weights: of K."""
         config = self.spec.config
-        k_store.write(k, slots, POLICIES[config.k.policy].rank(k, weights))
-        v_store.write(v, slots, POLICIES[config.v.policy].rank(v, None))
+        pools.k.write(k, slots, POLICIES[config.k.policy].rank(k, weights))
+        pools.v.write(v, slots, POLICIES[config.v.policy].rank(v, None))
 
     @torch.inference_mode()
     def randomise(self, generator: torch.Generator) -> None:
         """One block of normal random rows in all pages of each pool: for benchmarks."""
-        slots = torch.arange(BLOCK_TOKENS, device=self.spec.device)
-        shape = (BLOCK_TOKENS, self.spec.shape.layers * self.spec.shape.kv_heads)
+        shape, device = self.spec.shape, self.spec.device
+        size = (BLOCK_TOKENS, shape.layers * shape.kv_heads, shape.head_dim)
+        slots = torch.arange(BLOCK_TOKENS, device=device)
         for name, pool in self.pools.items():
-            size = (*shape, self.spec.shape.head_dim)
-            x = torch.randn(size, generator=generator, device=self.spec.device).to(self.spec.dtype)
-            store: BlockStore = getattr(self, name)
-            store.merged().write(x, slots)
+            rows = torch.randn(size, generator=generator, device=device).to(self.spec.dtype)
+            getattr(self._all, name).write(rows, slots)
             pool[1:] = pool[:1]
 
     # ---- one layer of a forward pass --------------------------------------------------------
@@ -186,7 +188,7 @@ class PagedCache:
         if step.pack_tokens is not None and step.pack_slots is not None:
             weights = None if self.spec.k_weights is None else self.spec.k_weights[layer]
             rows = (k[step.pack_tokens], v[step.pack_tokens])
-            self._store(*self._layers[layer][:2], *rows, step.pack_slots, weights)
+            self._store(self._layers[layer], *rows, step.pack_slots, weights)
         if not step.chunks:
             assert step.decode is not None, "a step has tokens"
             self.write(layer, k, v, step.slots)
@@ -197,17 +199,18 @@ class PagedCache:
             self.write(layer, k[:decodes], v[:decodes], step.slots[:decodes])
             out[:decodes] = self._decode(layer, q[:decodes], step.decode, scale, sliding)
         for chunk in step.chunks:
-            part = (x[chunk.tokens] for x in (q, k, v))
-            out[chunk.tokens] = self._chunk(layer, *part, chunk, scale, sliding)
+            part = chunk.tokens
+            mask = chunk.mask.sliding(sliding)
+            keys = self._keys(layer, chunk, k[part], v[part])
+            out[part] = attend_masked(q[part], *keys, mask, scale)
         # Last: a page may hold what a chunk still saw of the past.
         self.write(layer, k[decodes:], v[decodes:], step.slots[decodes:])
         return out
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Rows into dense pages."""
-        *_, dense_k, dense_v = self._layers[layer]
-        dense_k.write(k, slots)
-        dense_v.write(v, slots)
+        self._layers[layer].dense_k.write(k, slots)
+        self._layers[layer].dense_v.write(v, slots)
 
     def _decode(
         self, layer: int, q: Tensor, batch: DecodeBatch, scale: float, sliding: int
@@ -225,30 +228,25 @@ class PagedCache:
         )
         return out
 
-    def _chunk(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        chunk: Chunk,
-        scale: float,
-        sliding: int,
-    ) -> Tensor:
-        """Keys from before come out of their pages, then one masked attention over all."""
-        keys = [self._read(layer, dense, slots) for dense, slots in chunk.past] + [(k, v)]
-        k, v = (
-            torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*keys, strict=True)
-        )
-        heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]
-        if q.shape[-1] < NARROWEST:  # of toy models: zeros change no score
-            heads_first = [F.pad(x, (0, NARROWEST - x.shape[-1])) for x in heads_first]
-        out = masked_attention(*heads_first, chunk.mask.sliding(sliding), scale=scale)
-        return out[0].transpose(0, 1)[..., : q.shape[-1]]
+    def _keys(self, layer: int, chunk: Chunk, k: Tensor, v: Tensor) -> KV:
+        """The keys of a chunk's mask: those from before, out of their pages, and its own."""
+        pools, dtype = self._layers[layer], self.spec.dtype
+        keys, values = [], []
+        for dense, slots in chunk.past:
+            stores = (pools.dense_k, pools.dense_v) if dense else (pools.k, pools.v)
+            keys.append(stores[0].read(slots, dtype))
+            values.append(stores[1].read(slots, dtype))
+        return (torch.cat([*keys, k]), torch.cat([*values, v])) if keys else (k, v)
 
-    def _read(self, layer: int, dense: bool, slots: Tensor) -> KV:
-        k, v = self._layers[layer][2:] if dense else self._layers[layer][:2]
-        return k.read(slots, self.spec.dtype), v.read(slots, self.spec.dtype)
+
+def attend_masked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
+    """masked_attention of one sequence: q, k, v and result [tokens, heads, head_dim]."""
+    head_dim = q.shape[-1]
+    if head_dim < NARROWEST:  # of toy models: zeros change no score
+        q, k, v = (F.pad(x, (0, NARROWEST - head_dim)) for x in (q, k, v))
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out: Tensor = masked_attention(q, k, v, mask, scale=scale)[0].transpose(0, 1)
+    return out[..., :head_dim]
 
 
 def slots_of(pages: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class CacheRule:
         if self.prompt_mask is not None:
             seen = self.prompt_mask
             if end > prompt:  # also tokens that were sampled, and are computed again
-                seen = seen | Queries([range(prompt, end)])
+                seen = seen | Queries((range(prompt, end),))
             within = within & seen
         return ChunkMask(self, start, end, within)
 

@@ -106,9 +106,10 @@ def test_prompts_attend_under_a_new_mask(tmp_path, spec, budget):
     with pytest.raises(AssertionError):
         check(llm, outputs, logits, tolerance=1e-2)
     pool = llm.engine.manager.stored
-    taken = [pool.take() for _ in range(pool.size - 9)]
-    again = llm.generate(prompts, greedy(NEW))
-    assert [o.outputs[0].token_ids for o in again] == [o.outputs[0].token_ids for o in outputs]
+    taken = [pool.take() for _ in range(pool.size - 11)]
+    again = llm.generate(prompts, greedy(60))
+    for first, second in zip(outputs, again, strict=True):
+        assert second.outputs[0].token_ids[:NEW] == first.outputs[0].token_ids
     assert llm.engine.stats.preemptions > 0
     assert llm.engine.stats.cached_tokens == 0  # a block is another one in a prompt and after it
     for page in taken:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossamer.attention import masked_attention
 from gossamer.evaluation.frontier.candidates import Candidates, side_spec
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.tasks import Score
 from gossamer.kv import BlockStore, Calibration, KVConfig, Side, turn_q_and_k
+from gossamer.kv.paged_cache import attend_masked
 from gossamer.kv.policies import POLICIES
 from gossamer.masks import Causal, Sliding
 from gossamer.models import Decoder
@@ -70,12 +70,12 @@ class Screen:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         sliding, scale = self.decoder.config.sliding[layer], q.shape[-1] ** -0.5
         mask = Sliding.causal(sliding - 1) if sliding else Causal()
-        out = masked_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)), mask, scale=scale)
+        out = attend_masked(q, k, v, mask, scale)
         if layer in chosen_layers(self.decoder.config.layers):
             self._look(layer, View.of(q, k, v, scale, sliding))
             self._layers += 1
             self.on_layer()
-        return out[0].transpose(0, 1)
+        return out
 
     def _look(self, layer: int, view: "View") -> None:
         for name, sides, error in (
