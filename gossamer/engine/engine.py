@@ -11,9 +11,9 @@ from torch import Tensor
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
-from gossamer.engine.executor import Executor
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.request import Completion, Request
+from gossamer.engine.runner import Executor
 from gossamer.engine.sampler import sample
 from gossamer.engine.sampling_params import SamplingParams
 from gossamer.engine.scheduler import Schedule, Scheduler

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -156,3 +156,30 @@ class ModelRunner:
 
     def _numbers(self, numbers: Any) -> Tensor:
         return ints(numbers, self.device)
+
+
+class Executor(Protocol):
+    """Runs steps in order."""
+
+    def run(self, step: StepInput) -> Tensor:
+        """Logits [rows, vocab] after the tokens that spans want them of, in order."""
+        ...
+
+    def close(self) -> None:
+        """End everything that was started; can be called twice."""
+        ...
+
+
+class LocalExecutor:
+    """The whole model in this process."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+
+    def run(self, step: StepInput) -> Tensor:
+        logits = self._runner.run(step)
+        assert logits is not None, "rank 0 has logits"
+        return logits
+
+    def close(self) -> None:
+        self._runner.close()

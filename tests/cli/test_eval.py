@@ -75,7 +75,7 @@ def test_a_task_that_fails_is_reported(roomy, text):
     result = invoke(roomy, *arguments, *SMALL)
     assert result.exit_code == 1
     assert "failed" in result.stdout
-    assert "error: lookup, dense: ValueError" in result.stderr
+    assert "error: lookup, dense: PromptTooLongError" in result.stderr
     assert "must have 1 to 199" in result.stderr
     assert "±" in result.stdout
 
@@ -87,7 +87,7 @@ def test_a_task_that_fails_is_reported(roomy, text):
         (("--tasks", ","), "must be at least one"),
         (("--kv", "sparse:k=2"), "KV spec 'sparse:k=2'"),
         (("--kv", "sparse:k=999,v=8"), "k"),
-        (("--kv", "sparse:k=16,v=16,v_policy=per_channel"), "the engine has magnitude"),
+        (("--kv", "sparse:k=16,v=16,v_policy=per_channel"), "must be one of magnitude"),
         (("--kv", "sparse:k=16,v=16,basis=pca"), "gossamer calibrate"),
         (("--context", 2048, "--tokens", 2048), "context is 2048; must be less than 2048"),
         (("--context", 301, "--tokens", 400), "text.txt has 300 tokens; must have at least"),

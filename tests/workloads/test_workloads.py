@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from gossamer.engine.kv_cache import parse_kv
 
 from gossamer.engine import SamplingParams
-from gossamer.kv import KVShape
+from gossamer.kv import KVConfig, KVShape
 from gossamer.ops import kv_unpack
 from gossamer.workloads.generation import timed_generation
 from gossamer.workloads.loading import loaded
@@ -29,7 +28,7 @@ def test_requests_are_as_drawn():
 @pytest.mark.parametrize("kv", ["dense", "dense:int8", SPARSE, f"{SPARSE},window=64,sink=32"])
 @pytest.mark.parametrize("tokens", [20, 130, 500])
 def test_what_fits_runs_without_preemption(words, kv, tokens):
-    config = parse_kv(kv, torch.float32)
+    config = KVConfig.of(kv, torch.float32)
     memory = memory_for(config, SHAPE, torch.float32, tokens, 5)
     assert sequences_that_fit(config, SHAPE, torch.float32, tokens, memory) >= 5
     more = {"max_num_seqs": 6, "max_model_len": tokens, "prefix_caching": False}
@@ -57,9 +56,10 @@ def test_filled_pages_are_valid_blocks(words):
     with loaded(str(words), kv=SPARSE, kv_memory="4MB") as llm:
         fill(llm)
         cache = llm.engine.built.runner.cache
-        last = torch.arange(len(cache.k) * 32 - 32, len(cache.k) * 32)
-        for pool, fmt in ((cache.k, cache.k_fmt), (cache.v, cache.v_fmt)):
-            rows = kv_unpack(pool.flatten(1, 2), last, fmt, torch.float32)
+        last = torch.arange(len(cache.pools["k"]) * 32 - 32, len(cache.pools["k"]) * 32)
+        for name, side in (("k", cache.spec.config.k), ("v", cache.spec.config.v)):
+            fmt = side.format(cache.spec.shape.head_dim)
+            rows = kv_unpack(cache.pools[name].flatten(1, 2), last, fmt, torch.float32)
             assert ((rows != 0).sum(-1) == 16).all()
             assert 1 < rows[rows != 0].std() < 2
 

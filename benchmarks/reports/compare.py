@@ -1,0 +1,84 @@
+"""Two runs of the same benchmarks: what got slower, and by how much.
+
+    python -m benchmarks.reports.compare BEFORE AFTER -o comparison.jsonl
+
+BEFORE and AFTER are folders of result files, measured on one machine in one go.
+"""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.reports.markdown import table
+from gossamer.bench import Record, read_records
+
+
+def pairs(before: Path, after: Path) -> list[tuple[str, Record, Record]]:
+    """(file, before, after) of every point that both have, peers left out."""
+    found = []
+    for path in sorted(after.rglob("*.jsonl")):
+        other = before / path.relative_to(after)
+        if not other.is_file():
+            continue
+        old = {(r.point, r.backend): r for r in read_records(other)}
+        for new in read_records(path):
+            if (key := (new.point, new.backend)) in old:
+                found.append((path.stem, old[key], new))
+    return found
+
+
+def line(file: str, before: Record, after: Record) -> dict[str, object]:
+    """One point, with both times."""
+    return {
+        "suite": file,
+        "backend": after.backend,
+        "shape": after.shape,
+        "dtype": after.dtype,
+        "variant": after.variant,
+        "before_ms": before.median_ms,
+        "after_ms": after.median_ms,
+        "ratio": round(after.median_ms / before.median_ms, 4),
+        "device": after.device,
+        "before": before.revision,
+        "after": after.revision,
+    }
+
+
+def summary(found: list[tuple[str, Record, Record]]) -> str:
+    """Markdown: after over before by file and backend, geometric mean and extremes."""
+    ratios = defaultdict(list)
+    for file, before, after in found:
+        ratios[file, after.backend].append(after.median_ms / before.median_ms)
+    rows = [
+        [file, backend, str(len(some)), *(f"{x:.3f}" for x in (_mean(some), min(some), max(some)))]
+        for (file, backend), some in ratios.items()
+    ]
+    return table(["suite", "backend", "points", "mean", "least", "most"], rows)
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def main(
+    before: Path,
+    after: Path,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="file for the lines")
+    ] = None,
+) -> None:
+    """Print after / before, and write a JSON line for each point."""
+    found = pairs(before, after)
+    if not found:
+        raise typer.BadParameter(f"{before} and {after} have no point in common")
+    typer.echo(summary(found))
+    if output is not None:
+        output.write_text("".join(json.dumps(line(*pair)) + "\n" for pair in found))
+
+
+if __name__ == "__main__":
+    typer.run(main)
