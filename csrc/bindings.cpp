@@ -1,9 +1,9 @@
 // _C.so: the schema of every op, one line each, and the CPU kernels.
 #include <string>
 
-#include "attention/decode_attention.h"
-#include "attention/masked_attention.h"
-#include "attention/masked_attention_rows.h"
+#include "attention/decode/decode_attention.h"
+#include "attention/masked/masked_attention.h"
+#include "attention/masked/masked_attention_rows.h"
 #include "elementwise/bias_act.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"

@@ -1,6 +1,6 @@
 // _C_cuda.so: the CUDA kernels of the ops that bindings.cpp declares.
-#include "attention/decode_attention.h"
-#include "attention/masked_attention.h"
+#include "attention/decode/decode_attention.h"
+#include "attention/masked/masked_attention.h"
 #include "elementwise/bias_act.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"

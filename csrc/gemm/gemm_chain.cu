@@ -1,4 +1,4 @@
-#include "gemm/few_launch.cuh"
+#include "gemm/skinny/launch.cuh"
 #include "gemm/forward.h"
 #include "gemm/mlp.h"
 

@@ -1,5 +1,5 @@
 #include "gemm/forward.h"
-#include "gemm/gemm_launch.cuh"
+#include "gemm/hopper/launch.cuh"
 #include "gemm/linear_8bit.h"
 
 namespace gossamer {

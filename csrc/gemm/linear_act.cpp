@@ -1,6 +1,6 @@
 #include "gemm/linear_act.h"
 
-#include "gemm/linear_run.h"
+#include "gemm/cpu/run.h"
 
 namespace gossamer {
 

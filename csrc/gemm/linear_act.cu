@@ -1,6 +1,6 @@
-#include "gemm/few_launch.cuh"
+#include "gemm/skinny/launch.cuh"
 #include "gemm/forward.h"
-#include "gemm/gemm_launch.cuh"
+#include "gemm/hopper/launch.cuh"
 #include "gemm/linear_act.h"
 
 namespace gossamer {

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "gemm/linear_8bit.h"
-#include "gemm/linear_int8.kernel.h"
+#include "gemm/cpu/linear_int8.kernel.h"
 
 namespace gossamer {
 namespace {

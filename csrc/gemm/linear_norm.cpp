@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "gemm/linear_norm.kernel.h"
-#include "gemm/linear_run.h"
+#include "gemm/cpu/linear_norm.kernel.h"
+#include "gemm/cpu/run.h"
 
 namespace gossamer {
 namespace {
