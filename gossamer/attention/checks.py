@@ -9,7 +9,8 @@ from torch import Tensor
 from gossamer.masks import DenseMask, DocumentIds, Mask
 from gossamer.masks.base import Not, Pair
 from gossamer.masks.selection import PerBatch, PerHead
-from gossamer.ops.masked_checks import check_bias, check_floats, check_heads
+from gossamer.ops.checks import check_floats
+from gossamer.ops.masked_checks import check_bias, check_heads
 
 OP = "masked_attention"
 

@@ -22,7 +22,7 @@ def rope_inplace(
     """Turn pairs of channels (a, b) of x to (a cos - b sin, b cos + a sin), in float32; see `rope`.
 
     x: [tokens, heads, head_dim], float32, float16 or bfloat16, written in place: any strides whose
-    elements lie apart, as queries and keys inside of a fused projection's output. positions: int64
+    elements lie apart, as queries and keys inside a fused projection's output. positions: int64
     [tokens], the line of cos and sin that turns a token. cos, sin: float32, contiguous
     [max_positions, rotary_dim / 2]; channels from rotary_dim on stay as they are. Pairs are
     (i, i + rotary_dim / 2), or (2i, 2i + 1) if interleaved.

@@ -50,7 +50,7 @@ Tensor set_table(const Tensor& table, DecodePool& pool) {
   return lines;
 }
 
-void set_heads(const Tensor& q, int64_t kv_heads, DecodeAttention& w) {
+void set_heads(const Tensor& q, int64_t kv_heads, DecodeParams& w) {
   const int64_t heads = q.size(2);
   STD_TORCH_CHECK(kv_heads >= 1 && heads % kv_heads == 0 && heads >= kv_heads && heads <= kv_heads * kMaxGroup, kOp,
                   ": q has ", heads, " heads and the cache ", kv_heads, "; must be 1 to ", kMaxGroup, " times as many");
@@ -62,7 +62,7 @@ void set_heads(const Tensor& q, int64_t kv_heads, DecodeAttention& w) {
 }
 
 void set_window(const DecodeArguments& a, DecodeCall& call) {
-  DecodeAttention& w = call.work;
+  DecodeParams& w = call.work;
   STD_TORCH_CHECK(a.dense_values == "fp32" || a.dense_values == "fp16" || a.dense_values == "bf16", kOp,
                   ": the window's values are ", a.dense_values.c_str(), "; must be fp32, fp16 or bf16");
   w.window_blocks = blocks_of("window", a.window, 0);
@@ -77,7 +77,7 @@ void set_window(const DecodeArguments& a, DecodeCall& call) {
   call.dense_table = set_table(*a.dense_table, w.dense);
 }
 
-void set_numbers(const DecodeArguments& a, DecodeAttention& w) {
+void set_numbers(const DecodeArguments& a, DecodeParams& w) {
   STD_TORCH_CHECK(std::isfinite(a.scale), kOp, ": scale is ", a.scale, "; must be finite");
   STD_TORCH_CHECK(std::isfinite(a.softcap) && a.softcap >= 0, kOp, ": softcap is ", a.softcap,
                   "; must be positive, or 0");
@@ -88,7 +88,7 @@ void set_numbers(const DecodeArguments& a, DecodeAttention& w) {
 }
 
 void set_queries(const Tensor& q, DecodeCall& call) {
-  DecodeAttention& w = call.work;
+  DecodeParams& w = call.work;
   call.q = with_dense_rows(q);
   w.q = call.q.const_data_ptr();
   w.q_seq_stride = call.q.stride(0);
@@ -104,7 +104,7 @@ void set_queries(const Tensor& q, DecodeCall& call) {
 
 DecodeCall prepare_decode(const DecodeArguments& a) {
   DecodeCall call{};
-  DecodeAttention& w = call.work;
+  DecodeParams& w = call.work;
   call.dtype = dtype_of(a.q, kOp, "q");
   STD_TORCH_CHECK(a.q.dim() == 4, kOp, ": q must have 4 dimensions");
   STD_TORCH_CHECK(a.q.size(1) >= 1 && a.q.size(1) <= kMaxQueryLength, kOp, ": q_len is ", a.q.size(1),

@@ -8,12 +8,12 @@ namespace gossamer::cuda {
 
 // A compressed block whose values lie in the lane's column.
 template <int D>
-struct SparseWords {
+struct SparsePairs {
   uint32_t bits[D / 32];
   uint32_t at;  // in the column
 
   // The bitmap of a block in shared memory.
-  __device__ __forceinline__ SparseWords(uint32_t block, uint32_t column, int lane) : at(column) {
+  __device__ __forceinline__ SparsePairs(uint32_t block, uint32_t column, int lane) : at(column) {
     if constexpr (D == 64) {
       const uint2 x = load_shared2(block + lane * 8);
       bits[0] = x.x, bits[1] = x.y;
@@ -39,11 +39,11 @@ struct SparseWords {
 };
 
 // A dense block of 16-bit values in shared memory.
-struct StagedWords {
+struct StagedPairs {
   uint32_t lane_values;
   bool valid;
 
-  __device__ __forceinline__ StagedWords(uint32_t block, int lane, bool valid)
+  __device__ __forceinline__ StagedPairs(uint32_t block, int lane, bool valid)
       : lane_values(block + lane * 16), valid(valid) {}
 
   __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
@@ -58,11 +58,11 @@ struct StagedWords {
 
 // A dense block of 4-bit codes in shared memory, with a scale and a minimum per channel.
 template <class T, int D>
-struct CodedWords {
+struct CodedPairs {
   uint32_t lane_codes, channels;
   bool valid;
 
-  __device__ __forceinline__ CodedWords(const KvFormat& f, uint32_t block, int lane, bool valid)
+  __device__ __forceinline__ CodedPairs(const KvFormat& f, uint32_t block, int lane, bool valid)
       : lane_codes(block + lane * 4), channels(block + f.scales_at), valid(valid) {}
 
   __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
@@ -85,11 +85,11 @@ struct CodedWords {
 };
 
 // A dense block of 16-bit values in global memory: the few blocks of a window are not worth a stage.
-struct GlobalWords {
+struct GlobalPairs {
   const uint8_t* lane_values;
   bool valid;
 
-  __device__ __forceinline__ GlobalWords(const uint8_t* block, int lane, bool valid)
+  __device__ __forceinline__ GlobalPairs(const uint8_t* block, int lane, bool valid)
       : lane_values(block + lane * 16), valid(valid) {
     asm volatile("" : "+l"(lane_values));  // or else 32 addresses are kept, one for each load
   }

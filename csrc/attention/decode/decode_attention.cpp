@@ -17,14 +17,14 @@ struct Range {
   int begin, end;
 };
 
-Range seen_blocks(const DecodeAttention& w, int sequence) {
+Range seen_blocks(const DecodeParams& w, int sequence) {
   const int64_t length = w.seq_lens[sequence];
   const int64_t first = std::max<int64_t>(length - w.q_len, 0);
   const int64_t low = w.sliding ? std::max<int64_t>(first - w.sliding + 1, 0) : 0;
   return {static_cast<int>(low / kBlockTokens), static_cast<int>((length + kBlockTokens - 1) / kBlockTokens)};
 }
 
-void check_pages(const DecodeAttention& w, const DecodePool& pool, int sequence, int64_t begin, int64_t end) {
+void check_pages(const DecodeParams& w, const DecodePool& pool, int sequence, int64_t begin, int64_t end) {
   const int64_t num_pages = pool.num_blocks / w.page_blocks;
   for (int64_t page = begin / w.page_blocks; begin < end && page <= (end - 1) / w.page_blocks; ++page) {
     const int32_t number = pool.table[sequence * pool.table_stride + page];
@@ -34,7 +34,7 @@ void check_pages(const DecodeAttention& w, const DecodePool& pool, int sequence,
 }
 
 // As check_numbers in gossamer/ops/decode_checks.py.
-void check_sequence(const DecodeAttention& w, int sequence) {
+void check_sequence(const DecodeParams& w, int sequence) {
   const int64_t length = w.seq_lens[sequence], capacity = static_cast<int64_t>(w.max_blocks) * kBlockTokens;
   STD_TORCH_CHECK(length >= 0 && length <= capacity, "decode_attention: a length is ", length, "; must be 0 to ",
                   capacity);
@@ -54,44 +54,45 @@ struct Task {
   int64_t first, count;
 };
 
-struct Plan {
+struct Schedule {
   std::vector<Task> tasks;
   std::vector<DecodeItem> items;
 };
 
 // Tasks from `task` on, as many as leave no more partial results behind than may wait.
-Plan plan_some(const DecodeAttention& w, int64_t& task) {
+Schedule schedule_some(const DecodeParams& w, int64_t& task) {
   const int64_t tasks = static_cast<int64_t>(w.sequences) * w.kv_heads;
   const int64_t most = kPartialFloats / decode_partial(w).floats;
-  Plan plan;
-  for (; task < tasks && (plan.tasks.empty() || static_cast<int64_t>(plan.items.size()) < most); ++task) {
+  Schedule schedule;
+  for (; task < tasks && (schedule.tasks.empty() || static_cast<int64_t>(schedule.items.size()) < most); ++task) {
     const int sequence = static_cast<int>(task / w.kv_heads), kv_head = static_cast<int>(task % w.kv_heads);
     const Range seen = seen_blocks(w, sequence);
-    const int64_t first = static_cast<int64_t>(plan.items.size());
+    const int64_t first = static_cast<int64_t>(schedule.items.size());
     for (int block = seen.begin / kItemBlocks * kItemBlocks; block < seen.end; block += kItemBlocks) {
-      plan.items.push_back({sequence, kv_head, std::max(block, seen.begin), std::min(block + kItemBlocks, seen.end)});
+      schedule.items.push_back(
+          {sequence, kv_head, std::max(block, seen.begin), std::min(block + kItemBlocks, seen.end)});
     }
-    plan.tasks.push_back({sequence, kv_head, first, static_cast<int64_t>(plan.items.size()) - first});
+    schedule.tasks.push_back({sequence, kv_head, first, static_cast<int64_t>(schedule.items.size()) - first});
   }
-  return plan;
+  return schedule;
 }
 
-void run(const DecodeCall& call, const Plan& plan) {
+void run(const DecodeCall& call, const Schedule& schedule) {
   const auto blocks = GOSSAMER_CPU_KERNEL(decode_blocks);
   const auto merge = GOSSAMER_CPU_KERNEL(decode_merge);
-  const int64_t floats = decode_partial(call.work).floats, items = static_cast<int64_t>(plan.items.size());
+  const int64_t floats = decode_partial(call.work).floats, items = static_cast<int64_t>(schedule.items.size());
   const std::unique_ptr<float[]> partials(new float[items * floats]);
   std::atomic<int64_t> next{0};
   torch::stable::parallel_for(0, items, 1, [&](int64_t, int64_t) {
     // Whoever is free takes the next one: items differ in length, and threads in speed.
     const std::unique_ptr<DecodeScratch> scratch(new DecodeScratch);
     for (int64_t i = next++; i < items; i = next++) {
-      blocks(call.work, call.dtype, plan.items[i], *scratch, partials.get() + i * floats);
+      blocks(call.work, call.dtype, schedule.items[i], *scratch, partials.get() + i * floats);
     }
   });
-  torch::stable::parallel_for(0, plan.tasks.size(), 8, [&](int64_t begin, int64_t end) {
+  torch::stable::parallel_for(0, schedule.tasks.size(), 8, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const Task& task = plan.tasks[t];
+      const Task& task = schedule.tasks[t];
       merge(call.work, call.dtype, task.sequence, task.kv_head, partials.get() + task.first * floats,
             static_cast<int>(task.count));
     }
@@ -100,19 +101,11 @@ void run(const DecodeCall& call, const Plan& plan) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> decode_attention_cpu(
-    const Tensor& q, const Tensor& k_blocks, const Tensor& v_blocks, const Tensor& page_table, const Tensor& seq_lens,
-    const std::optional<Tensor>& dense_k, const std::optional<Tensor>& dense_v,
-    const std::optional<Tensor>& dense_table, std::optional<int64_t> k_keep, const std::string& k_values,
-    const std::string& k_scales, std::optional<int64_t> v_keep, const std::string& v_values,
-    const std::string& v_scales, const std::string& dense_values, int64_t window, int64_t sink, int64_t page_size,
-    double scale, double softcap, int64_t sliding) {
-  const DecodeCall call = prepare_decode(
-      {q,      k_blocks, v_blocks, page_table,   seq_lens, dense_k, dense_v,   dense_table, k_keep,  k_values, k_scales,
-       v_keep, v_values, v_scales, dense_values, window,   sink,    page_size, scale,       softcap, sliding});
+std::tuple<Tensor, Tensor> decode_attention_cpu(const DecodeArguments& arguments) {
+  const DecodeCall call = prepare_decode(arguments);
   for (int s = 0; s < call.work.sequences; ++s) check_sequence(call.work, s);
   const int64_t tasks = static_cast<int64_t>(call.work.sequences) * call.work.kv_heads;
-  for (int64_t task = 0; task < tasks;) run(call, plan_some(call.work, task));
+  for (int64_t task = 0; task < tasks;) run(call, schedule_some(call.work, task));
   return {call.out, call.lse};
 }
 

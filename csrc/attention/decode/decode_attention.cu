@@ -17,7 +17,7 @@ constexpr int aligned_up(int x) { return (x + 127) / 128 * 128; }
 
 // `turns`: K and V take turns in one stage.
 template <class Traits>
-SharedLayout shared_layout(const DecodeAttention& w, bool turns) {
+SharedLayout shared_layout(const DecodeParams& w, bool turns) {
   const auto column_bytes = [](const KvFormat& f) { return f.sparse ? cuda::columns_bytes(f.chunks) : 0; };
   SharedLayout s{};
   s.warp_begin = aligned_up(cuda::query_bytes(Traits::D, Traits::Sets));
@@ -41,13 +41,13 @@ int overrun(const SharedLayout& s) {
 }
 
 // Bytes from the first block of a pool to the last.
-int64_t span(const DecodeAttention& w, int64_t block_stride, int64_t head_stride) {
+int64_t span(const DecodeParams& w, int64_t block_stride, int64_t head_stride) {
   return (w.main.num_blocks - 1) * block_stride + (w.kv_heads - 1) * head_stride;
 }
 
 template <class Traits>
 void launch(const DecodeCall& call) {
-  DecodeAttention w = call.work;
+  DecodeParams w = call.work;
   constexpr int64_t kReach = int64_t{cuda::kOffsetUnit} << 32;  // 64 GiB
   STD_TORCH_CHECK(span(w, w.main.k_block_stride, w.main.k_head_stride) < kReach &&
                       span(w, w.main.v_block_stride, w.main.v_head_stride) < kReach,
@@ -72,11 +72,11 @@ void launch(const DecodeCall& call) {
   cut.warps = warps;
   cut.least = kLeastUnits;
   cut.factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * cuda::kLog2e;
-  cut.by_tiles = cuda::Divider(cut.tiles);
-  cut.by_ctas = cuda::Divider(cut.ctas);
-  cut.by_warps = cuda::Divider(cut.warps);
-  cut.by_group = cuda::Divider(w.group);
-  cut.by_page = cuda::Divider(w.page_blocks);
+  cut.by_tiles = cuda::IntDivider(cut.tiles);
+  cut.by_ctas = cuda::IntDivider(cut.ctas);
+  cut.by_warps = cuda::IntDivider(cut.warps);
+  cut.by_group = cuda::IntDivider(w.group);
+  cut.by_page = cuda::IntDivider(w.page_blocks);
   // Units are counted in 32 bits: a longer sequence would be a wrong one.
   const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
   w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 30) - 1) / items - 2 * warps));
@@ -134,17 +134,9 @@ void launch_head_dim(const DecodeCall& call) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> decode_attention_cuda(
-    const Tensor& q, const Tensor& k_blocks, const Tensor& v_blocks, const Tensor& page_table, const Tensor& seq_lens,
-    const std::optional<Tensor>& dense_k, const std::optional<Tensor>& dense_v,
-    const std::optional<Tensor>& dense_table, std::optional<int64_t> k_keep, const std::string& k_values,
-    const std::string& k_scales, std::optional<int64_t> v_keep, const std::string& v_values,
-    const std::string& v_scales, const std::string& dense_values, int64_t window, int64_t sink, int64_t page_size,
-    double scale, double softcap, int64_t sliding) {
-  const DecodeCall call = prepare_decode(
-      {q,      k_blocks, v_blocks, page_table,   seq_lens, dense_k, dense_v,   dense_table, k_keep,  k_values, k_scales,
-       v_keep, v_values, v_scales, dense_values, window,   sink,    page_size, scale,       softcap, sliding});
-  const cuda::DeviceGuard guard(q.get_device_index());
+std::tuple<Tensor, Tensor> decode_attention_cuda(const DecodeArguments& arguments) {
+  const DecodeCall call = prepare_decode(arguments);
+  const cuda::DeviceGuard guard(arguments.q.get_device_index());
   STD_TORCH_CHECK(call.work.dense.table == nullptr || is_16_bit(call.work.dense.k, call.dtype),
                   "decode_attention: no CUDA kernel for a window of another type than q");
   if (call.work.sequences == 0 || call.work.kv_heads == 0) return {call.out, call.lse};

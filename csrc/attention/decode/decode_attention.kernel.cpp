@@ -1,7 +1,7 @@
 #include "attention/decode/decode_attention.kernel.h"
 
+#include "attention/decode/expand.kernel.h"
 #include "attention/shared/softmax.kernel.h"
-#include "attention/shared/tiles.kernel.h"
 
 namespace gossamer {
 namespace {
@@ -16,7 +16,7 @@ struct Seen {
 GOSSAMER_INLINE int larger(int a, int b) { return a > b ? a : b; }
 GOSSAMER_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-GOSSAMER_INLINE Seen seen_tokens(const DecodeAttention& w, int length, int block, bool dense) {
+GOSSAMER_INLINE Seen seen_tokens(const DecodeParams& w, int length, int block, bool dense) {
   Seen seen{0, 0, {}, {}, kBlockTokens, 0};
   const int64_t start = static_cast<int64_t>(block) * kBlockTokens;
   for (int j = 0; j < w.q_len; ++j) {
@@ -38,7 +38,7 @@ GOSSAMER_INLINE Seen seen_tokens(const DecodeAttention& w, int length, int block
 
 // One item at work.
 struct Walk {
-  const DecodeAttention& w;
+  const DecodeParams& w;
   DecodeScratch& scratch;
   FloatRows q, sums;
   float* maxima;
@@ -47,7 +47,7 @@ struct Walk {
 
 template <class T>
 GOSSAMER_INLINE void load_queries(const Walk& walk, int sequence) {
-  const DecodeAttention& w = walk.w;
+  const DecodeParams& w = walk.w;
   for (int r = 0; r < w.q_len * w.group; ++r) {
     const int head = walk.kv_head * w.group + r % w.group;
     const T* q = static_cast<const T*>(w.q) + sequence * w.q_seq_stride + r / w.group * w.q_token_stride +
@@ -85,7 +85,7 @@ GOSSAMER_INLINE const uint8_t* v_block(const Walk& walk, const DecodePool& pool,
   return pool.v_blocks + at * pool.v_block_stride + walk.kv_head * pool.v_head_stride;
 }
 
-GOSSAMER_INLINE int64_t find_block(const DecodeAttention& w, const DecodePool& pool, int sequence, int block) {
+GOSSAMER_INLINE int64_t find_block(const DecodeParams& w, const DecodePool& pool, int sequence, int block) {
   const int64_t page = pool.table[sequence * pool.table_stride + block / w.page_blocks];
   return page * w.page_blocks + block % w.page_blocks;
 }
@@ -93,13 +93,13 @@ GOSSAMER_INLINE int64_t find_block(const DecodeAttention& w, const DecodePool& p
 // Block `at` of a pool; `next` is the one that probably follows.
 __attribute__((noinline)) static void attend(const Walk& walk, const DecodePool& pool, const Seen& seen, int64_t at,
                                              int64_t next) {
-  const DecodeAttention& w = walk.w;
+  const DecodeParams& w = walk.w;
   DecodeScratch& scratch = walk.scratch;
   const int first = seen.first_query * w.group, rows = seen.queries * w.group;
   const Ahead next_k{k_block(walk, pool, next), pool.k.block_bytes / kBlockTokens};
   const Ahead next_v{v_block(walk, pool, next), pool.v.block_bytes / kBlockTokens};
   with_rows(walk, pool.k, k_block(walk, pool, at), rows, [&](const auto& keys) {
-    score_rows(keys, walk.slices, rows, {walk.q[first], walk.q.stride}, scratch.products, scratch.scores, next_k);
+    score_rows(keys, walk.slices, rows, {walk.q[first], walk.q.stride}, scratch.terms, scratch.scores, next_k);
   });
   for (int r = 0; r < rows; ++r) {
     const int i = r / w.group;
@@ -113,7 +113,7 @@ __attribute__((noinline)) static void attend(const Walk& walk, const DecodePool&
 }
 
 template <class T>
-void blocks_of_item(const DecodeAttention& w, const DecodeItem& item, DecodeScratch& scratch, float* partial) {
+void blocks_of_item(const DecodeParams& w, const DecodeItem& item, DecodeScratch& scratch, float* partial) {
   const DecodePartial shape = decode_partial(w);
   const Walk walk{w,
                   scratch,
@@ -159,7 +159,7 @@ GOSSAMER_INLINE float merge_row(const DecodePartial& shape, int r, const float* 
 }
 
 template <class T>
-void merge(const DecodeAttention& w, int sequence, int kv_head, const float* partials, int count) {
+void merge(const DecodeParams& w, int sequence, int kv_head, const float* partials, int count) {
   const DecodePartial shape = decode_partial(w);
   alignas(64) float sums[kMaxHeadDim];
   for (int r = 0; r < shape.rows; ++r) {
@@ -177,15 +177,14 @@ void merge(const DecodeAttention& w, int sequence, int kv_head, const float* par
 
 namespace GOSSAMER_ISA {
 
-void decode_blocks(const DecodeAttention& work, DType dtype, const DecodeItem& item, DecodeScratch& scratch,
+void decode_blocks(const DecodeParams& work, DType dtype, const DecodeItem& item, DecodeScratch& scratch,
                    float* partial) {
   if (dtype == DType::f32) blocks_of_item<float>(work, item, scratch, partial);
   if (dtype == DType::f16) blocks_of_item<f16_t>(work, item, scratch, partial);
   if (dtype == DType::bf16) blocks_of_item<bf16_t>(work, item, scratch, partial);
 }
 
-void decode_merge(const DecodeAttention& work, DType dtype, int sequence, int kv_head, const float* partials,
-                  int count) {
+void decode_merge(const DecodeParams& work, DType dtype, int sequence, int kv_head, const float* partials, int count) {
   if (dtype == DType::f32) merge<float>(work, sequence, kv_head, partials, count);
   if (dtype == DType::f16) merge<f16_t>(work, sequence, kv_head, partials, count);
   if (dtype == DType::bf16) merge<bf16_t>(work, sequence, kv_head, partials, count);

@@ -21,7 +21,7 @@ struct DecodePartial {
   int rows, padded_dim;
   int64_t floats;
 };
-static constexpr DecodePartial decode_partial(const DecodeAttention& work) {
+static constexpr DecodePartial decode_partial(const DecodeParams& work) {
   const int rows = work.q_len * work.group, padded = (work.head_dim + 15) / 16 * 16;
   return {rows, padded, (static_cast<int64_t>(rows) * (padded + 2) + 15) / 16 * 16};
 }
@@ -30,7 +30,7 @@ static constexpr DecodePartial decode_partial(const DecodeAttention& work) {
 struct alignas(64) DecodeScratch {
   float rows[kBlockTokens * kMaxHeadDim];
   float entries[(kBlockTokens + 1) * kMaxHeadDim + 16];
-  float products[4 * kBlockTokens * 16];
+  float terms[4 * kBlockTokens * 16];
   float scores[kMaxDecodeRows * kBlockTokens];
   float totals[kMaxDecodeRows * 16];
   float shrink[kMaxDecodeRows];
@@ -38,10 +38,10 @@ struct alignas(64) DecodeScratch {
 };
 
 // Lengths and pages are checked.
-GOSSAMER_DECLARE_CPU_KERNEL(void, decode_blocks, const DecodeAttention& work, DType dtype, const DecodeItem& item,
+GOSSAMER_DECLARE_CPU_KERNEL(void, decode_blocks, const DecodeParams& work, DType dtype, const DecodeItem& item,
                             DecodeScratch& scratch, float* partial)
 // Puts the partial results of a sequence and KV head together: `count` of them, maybe 0.
-GOSSAMER_DECLARE_CPU_KERNEL(void, decode_merge, const DecodeAttention& work, DType dtype, int sequence, int kv_head,
+GOSSAMER_DECLARE_CPU_KERNEL(void, decode_merge, const DecodeParams& work, DType dtype, int sequence, int kv_head,
                             const float* partials, int count)
 
 }  // namespace gossamer

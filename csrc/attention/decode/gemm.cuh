@@ -5,8 +5,8 @@
 // zeros. V is first permuted by mma.sp into [class, channel] x [token] order, 8 channels and two classes at a time.
 #pragma once
 
-#include "attention/decode/softmax.cuh"
 #include "attention/decode/channel_pairs.cuh"
+#include "attention/decode/softmax.cuh"
 
 namespace gossamer::cuda {
 
@@ -60,13 +60,13 @@ struct Queries {
   }
 };
 
-template <class T, int D, int Sets, int Held, class Words>
-GOSSAMER_INLINE void multiply_queries(const Queries<D, Sets, Held>& q, Words& words, Scores<Sets>& x) {
+template <class T, int D, int Sets, int Held, class Pairs>
+GOSSAMER_INLINE void gemm_qk(const Queries<D, Sets, Held>& q, Pairs& source, Scores<Sets>& x) {
   float c[Sets][4] = {};
 #pragma unroll
   for (int w = 0; w < D / 32; ++w) {
     uint32_t pairs[16];
-    words.load(w, pairs);
+    source.load(w, pairs);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -91,13 +91,12 @@ GOSSAMER_INLINE uint4 transposer(int lane) {
 }
 
 // Adds weights times values.
-template <class T, int D, int Sets, class Words>
-GOSSAMER_INLINE void multiply_values(Words& words, const uint4& transpose, const uint4& weights,
-                                     State<D, Sets>& state) {
+template <class T, int D, int Sets, class Pairs>
+GOSSAMER_INLINE void gemm_pv(Pairs& source, const uint4& transpose, const uint4& weights, State<D, Sets>& state) {
 #pragma unroll
   for (int w = 0; w < D / 32; ++w) {
     uint32_t pairs[16];
-    words.load(w, pairs);
+    source.load(w, pairs);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float (&out)[4] = state.out[2 * w + half];

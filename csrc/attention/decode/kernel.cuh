@@ -14,7 +14,7 @@ struct Task {
 
   Task() = default;
   // `at`: a unit of the sequence of `place`; `stop`: where the CTA's piece ends.
-  __device__ __forceinline__ Task(const DecodeAttention& w, const Cut& cut, const Place& place, int at, int stop)
+  __device__ __forceinline__ Task(const DecodeParams& w, const Cut& cut, const Place& place, int at, int stop)
       : seen(seen_blocks(w, w.seq_lens[place.sequence])), length(w.seq_lens[place.sequence]) {
     room = room_of(cut, seen.units(), place.equal);
     const int number = quotient(at - place.before, room);
@@ -25,7 +25,7 @@ struct Task {
   }
   // Warps that have some of it.
   __device__ __forceinline__ int busy(const Cut& cut) const { return min(cut.warps, end - begin); }
-  __device__ __forceinline__ bool bad(const DecodeAttention& w) const {
+  __device__ __forceinline__ bool bad(const DecodeParams& w) const {
     return bad_length(w, length) || (seen.main_count > 0 && w.main.num_blocks == 0);
   }
 };
@@ -108,7 +108,7 @@ struct Step {
   Pieces pieces;
 
   // Where the next one begins, if there is one.
-  __device__ __forceinline__ bool next(const DecodeAttention& w, const Cut& cut, Place& to, int& at) const {
+  __device__ __forceinline__ bool next(const DecodeParams& w, const Cut& cut, Place& to, int& at) const {
     at = task.item_begin + task.room;
     to = place;
     if (at >= to.stop()) return false;
@@ -120,7 +120,7 @@ struct Step {
 };
 
 // The table and the queries on their way to L2 while the lengths are being read; many of them are not worth it.
-GOSSAMER_INLINE void prefetch_inputs(const DecodeAttention& w, const Cut& cut) {
+GOSSAMER_INLINE void prefetch_inputs(const DecodeParams& w, const Cut& cut) {
   const int64_t at = (blockIdx.x * blockDim.x + threadIdx.x) * 128, last = w.sequences - 1;
   const auto prefetch = [&](const void* from, int64_t bytes) {
     if (at >= bytes || bytes > 1 << 20) return;
@@ -147,7 +147,7 @@ GOSSAMER_INLINE uint32_t begin_step(DecodeWarp<Traits>& warp, const Task<Traits:
 // each thing, because a short call waits for instructions as much as for data.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
-    decode_kernel(const __grid_constant__ DecodeAttention w, const __grid_constant__ Cut cut,
+    decode_kernel(const __grid_constant__ DecodeParams w, const __grid_constant__ Cut cut,
                   const __grid_constant__ SharedLayout shared) {
   using T = typename Traits::T;
   using CtaTask = Task<Traits::Rows>;

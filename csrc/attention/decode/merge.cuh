@@ -1,9 +1,9 @@
 // What the warps of a CTA, and the CTAs of an item, have seen of it: merged and written out.
 #pragma once
 
-#include "attention/shared/arrivals.cuh"
 #include "attention/decode/schedule.cuh"
 #include "attention/decode/softmax.cuh"
+#include "attention/shared/arrivals.cuh"
 
 namespace gossamer::cuda {
 
@@ -88,22 +88,22 @@ struct Item {
   int sequence, head, row_begin, rows;
 
   Item() = default;
-  __device__ __forceinline__ Item(const DecodeAttention& w, const Cut& cut, int sequence, int number)
+  __device__ __forceinline__ Item(const DecodeParams& w, const Cut& cut, int sequence, int number)
       : sequence(sequence), head(cut.by_tiles(number)), row_begin(cut.by_tiles.modulo(number) * Rows) {
     rows = min(Rows, w.q_len * w.group - row_begin);
   }
   __device__ __forceinline__ int query(const Cut& cut, int row) const { return cut.by_group(row_begin + row); }
-  __device__ __forceinline__ int query_head(const DecodeAttention& w, const Cut& cut, int row) const {
+  __device__ __forceinline__ int query_head(const DecodeParams& w, const Cut& cut, int row) const {
     return head * w.group + cut.by_group.modulo(row_begin + row);
   }
   template <class T>
-  __device__ __forceinline__ const T* input(const DecodeAttention& w, const Cut& cut, int row) const {
+  __device__ __forceinline__ const T* input(const DecodeParams& w, const Cut& cut, int row) const {
     return static_cast<const T*>(w.q) + sequence * w.q_seq_stride + query(cut, row) * w.q_token_stride +
            query_head(w, cut, row) * w.q_head_stride;
   }
   // One channel of one row to its place in the output. Nothing seen: zero and -inf. A NaN stays a NaN.
   template <class T>
-  __device__ __forceinline__ void write(const DecodeAttention& w, const Cut& cut, const Partial& p, int row,
+  __device__ __forceinline__ void write(const DecodeParams& w, const Cut& cut, const Partial& p, int row,
                                         int channel) const {
     const int64_t at =
         (static_cast<int64_t>(sequence) * w.q_len + query(cut, row)) * (w.kv_heads * w.group) + query_head(w, cut, row);
@@ -116,8 +116,7 @@ struct Item {
 
 // All pieces of an item into the output; all threads of the CTA that was the last to write one.
 template <class T, int D, int Rows>
-GOSSAMER_INLINE void merge_pieces(const DecodeAttention& w, const Cut& cut, const Item<Rows>& item,
-                                  const Pieces& pieces) {
+GOSSAMER_INLINE void merge_pieces(const DecodeParams& w, const Cut& cut, const Item<Rows>& item, const Pieces& pieces) {
   constexpr int kAtOnce = 8;  // loads in flight
 #pragma unroll 1
   for (int i = threadIdx.x; i < item.rows * D; i += blockDim.x) {

@@ -17,7 +17,7 @@ struct DecodePool {
   int64_t table_stride;
 };
 
-struct DecodeAttention {
+struct DecodeParams {
   int sequences, q_len, kv_heads, group, head_dim;
   const void* q;  // [sequences, q_len, kv_heads * group, head_dim], last dimension contiguous
   int64_t q_seq_stride, q_token_stride, q_head_stride;  // elements

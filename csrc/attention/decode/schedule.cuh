@@ -10,6 +10,7 @@
 
 #include "attention/decode/params.h"
 #include "gossamer/common.h"
+#include "gossamer/cuda/divider.cuh"
 
 namespace gossamer::cuda {
 
@@ -22,11 +23,11 @@ struct SeenBlocks {
   __device__ __forceinline__ int units() const { return max(main_count + dense_count(), 1); }
 };
 
-GOSSAMER_INLINE bool bad_length(const DecodeAttention& w, int length) {
+GOSSAMER_INLINE bool bad_length(const DecodeParams& w, int length) {
   return length < 0 || (length - 1) / kBlockTokens >= w.max_blocks;
 }
 
-GOSSAMER_INLINE SeenBlocks seen_blocks(const DecodeAttention& w, int length) {
+GOSSAMER_INLINE SeenBlocks seen_blocks(const DecodeParams& w, int length) {
   SeenBlocks seen{};
   if (length == 0 || bad_length(w, length)) return seen;
   const int first = max(length - w.q_len, 0), last = length - 1;  // positions of the queries
@@ -46,21 +47,14 @@ GOSSAMER_INLINE SeenBlocks seen_blocks(const DecodeAttention& w, int length) {
   return seen;
 }
 
-// Division of numbers from 0 to 2^31 by a number that the host knows: the GPU's own takes three times as long, and a
-// short call is little else than a chain of latencies.
-struct Divider {
-  uint32_t divisor, magic, shift;
+// Of numbers from 0 to 2^31, with remainders: a short call is little else than a chain of latencies.
+struct IntDivider : Divider {
+  int divisor = 1;
 
-  Divider() = default;
-  explicit Divider(int by) : divisor(by), shift(0) {
-    while ((uint64_t{1} << shift) < divisor) ++shift;
-    magic = static_cast<uint32_t>((((uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
-  }
-  __device__ __forceinline__ int operator()(int x) const {
-    const uint32_t n = x;
-    return static_cast<int>((__umulhi(n, magic) + n) >> shift);
-  }
-  __device__ __forceinline__ int modulo(int x) const { return x - (*this)(x) * static_cast<int>(divisor); }
+  IntDivider() = default;
+  explicit IntDivider(int by) : Divider(static_cast<uint32_t>(by)), divisor(by) {}
+  __device__ __forceinline__ int operator()(int x) const { return static_cast<int>(divide(x)); }
+  __device__ __forceinline__ int modulo(int x) const { return x - (*this)(x)*divisor; }
 };
 
 // How the work is cut; the same for all launches of a kind of call.
@@ -68,8 +62,8 @@ struct Cut {
   int tiles;        // of query rows; the items of a sequence are kv_heads times that
   int ctas, warps;  // pieces; warps of a CTA
   int least;        // units below which a piece is not worth a CTA
-  Divider by_tiles, by_ctas, by_warps, by_group, by_page;  // by_page: by blocks of a page
-  float factor;                                            // of products, which makes scores of them
+  IntDivider by_tiles, by_ctas, by_warps, by_group, by_page;  // by_page: by blocks of a page
+  float factor;                                               // of Q K^T, which makes scores of it
   float* partials;     // [2 * ctas] results of the first and of the last item of a CTA, where another CTA has a part
   uint64_t* arrivals;  // [2 * ctas] how many CTAs are done with such an item: see Arrivals in merge.cuh
   uint64_t ticket;     // of this launch
@@ -90,7 +84,7 @@ struct Place {
 GOSSAMER_INLINE int room_of(const Cut& cut, int units, bool equal) {
   return equal ? units : cut.by_warps(units + 2 * cut.warps - 1) * cut.warps;
 }
-GOSSAMER_INLINE int room_of_sequence(const DecodeAttention& w, const Cut& cut, int sequence, bool equal) {
+GOSSAMER_INLINE int room_of_sequence(const DecodeParams& w, const Cut& cut, int sequence, bool equal) {
   return room_of(cut, seen_blocks(w, w.seq_lens[sequence]).units(), equal) * w.kv_heads * cut.tiles;
 }
 
@@ -112,7 +106,7 @@ GOSSAMER_INLINE int share_of(const Cut& cut, int total, bool equal, int units) {
 constexpr int kMaxWarps = 16;  // of a CTA
 
 // The piece of a CTA: where it begins in a batch of at most 32 sequences. Every warp for itself, without a barrier.
-GOSSAMER_INLINE Place place_among_few(const DecodeAttention& w, const Cut& cut, int piece) {
+GOSSAMER_INLINE Place place_among_few(const DecodeParams& w, const Cut& cut, int piece) {
   const int lane = threadIdx.x % 32, items = w.kv_heads * cut.tiles;
   const bool mine = lane < w.sequences;
   const int units = seen_blocks(w, mine ? w.seq_lens[lane] : 0).units();
@@ -139,7 +133,7 @@ GOSSAMER_INLINE Place place_among_few(const DecodeAttention& w, const Cut& cut, 
 }
 
 // The same in any batch. All threads of the CTA.
-GOSSAMER_INLINE Place place_among_many(const DecodeAttention& w, const Cut& cut, int piece) {
+GOSSAMER_INLINE Place place_among_many(const DecodeParams& w, const Cut& cut, int piece) {
   __shared__ int2 extremes[kMaxWarps];
   __shared__ int sums[kMaxWarps], found[2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -190,7 +184,7 @@ GOSSAMER_INLINE Place place_among_many(const DecodeAttention& w, const Cut& cut,
 }
 
 // Where a piece begins, if it is not beyond the end. All threads of the CTA.
-GOSSAMER_INLINE Place find_place(const DecodeAttention& w, const Cut& cut, int piece) {
+GOSSAMER_INLINE Place find_place(const DecodeParams& w, const Cut& cut, int piece) {
   return w.sequences <= 32 ? place_among_few(w, cut, piece) : place_among_many(w, cut, piece);
 }
 

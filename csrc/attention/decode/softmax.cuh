@@ -5,14 +5,9 @@
 #pragma once
 
 #include "attention/shared/mma.cuh"
+#include "attention/shared/softmax.cuh"
 
 namespace gossamer::cuda {
-
-constexpr float kLog2e = 1.4426950408889634f;
-constexpr float kNothing = -1e30f;  // a maximum of nothing: finite, so that differences are no NaN
-// A new maximum is taken up only when it is this much higher: weights stay below 2^8, which float16 holds, and the
-// accumulators are rescaled a few times per sequence, not at every other block.
-constexpr float kSlack = 8.0f;
 
 // Where the lanes of a warp exchange weights: in shared memory 64 bytes for each row, then as many of zeros.
 template <int Sets>

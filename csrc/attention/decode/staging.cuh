@@ -5,7 +5,7 @@
 
 namespace gossamer::cuda {
 
-// A place for one block in shared memory that belongs to one warp. On sm_90 one lane asks the copy engine for the
+// A place for one block in shared memory that belongs to one warp. On sm_90 one lane asks TMA for the
 // whole block; before that every lane copies its 16-byte pieces.
 struct Stage {
   uint32_t data;     // addresses in shared memory

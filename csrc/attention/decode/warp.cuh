@@ -1,8 +1,8 @@
 // What one warp does for decode attention: scores, weights and sums of the blocks that are its own.
 #pragma once
 
-#include "attention/decode/merge.cuh"
 #include "attention/decode/gemm.cuh"
+#include "attention/decode/merge.cuh"
 #include "attention/decode/staging.cuh"
 
 namespace gossamer::cuda {
@@ -51,7 +51,7 @@ struct RowLimits {
   int whole_begin, whole_end;  // blocks of the main pool that all rows see whole
 
   template <int Rows>
-  __device__ __forceinline__ void set(const DecodeAttention& w, const Cut& cut, const Item<Rows>& item, int length) {
+  __device__ __forceinline__ void set(const DecodeParams& w, const Cut& cut, const Item<Rows>& item, int length) {
     if (threadIdx.x >= 3 * Rows) return;
     const int kind = threadIdx.x / Rows, row = threadIdx.x % Rows;
     const int position = length - w.q_len + item.query(cut, row);
@@ -80,7 +80,7 @@ struct DecodeWarp {
   static constexpr int D = Traits::D, Sets = Traits::Sets, Rows = Traits::Rows;
   static constexpr bool kTogether = Traits::kTogether;
 
-  const DecodeAttention& w;
+  const DecodeParams& w;
   const Cut& cut;
   const SharedLayout& shared;
   const RowLimits& limits;
@@ -96,7 +96,7 @@ struct DecodeWarp {
   Queries<D, Sets, Traits::kHeld> queries;
   State<D, Sets> state;
 
-  __device__ __forceinline__ DecodeWarp(const DecodeAttention& w, const Cut& cut, const SharedLayout& shared,
+  __device__ __forceinline__ DecodeWarp(const DecodeParams& w, const Cut& cut, const SharedLayout& shared,
                                         uint8_t* memory, const RowLimits& limits)
       : w(w),
         cut(cut),
@@ -128,7 +128,7 @@ struct DecodeWarp {
     return some;
   }
 
-  // Products to scores times log2(e): scaled and capped.
+  // Q K^T to scores times log2(e): scaled and capped.
   __device__ __forceinline__ void finish_scores(Scores<Sets>& x) const {
 #pragma unroll
     for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] *= cut.factor;
@@ -149,7 +149,7 @@ struct DecodeWarp {
     }
   }
 
-  // Products to weights. `partly`: not all rows see all tokens of the block.
+  // Q K^T to weights. `partly`: not all rows see all tokens of the block.
   __device__ __forceinline__ void weigh(Scores<Sets>& x, bool partly, Kind kind, int block) {
     finish_scores(x);
     if (partly) mask_scores(x, kind, block);
@@ -218,25 +218,25 @@ struct DecodeWarp {
 
   // Lays a block out; its stage is free after that.
   template <Source S>
-  __device__ __forceinline__ SparseWords<D> open_sparse(const KvFormat& f, int count, uint32_t block,
+  __device__ __forceinline__ SparsePairs<D> open_sparse(const KvFormat& f, int count, uint32_t block,
                                                         bool valid) const {
-    SparseWords<D> words(block, column, lane);
-    if (!valid) words.clear();
-    __syncwarp();  // lanes store each other's words: all must have read what was there
+    SparsePairs<D> pairs(block, column, lane);
+    if (!valid) pairs.clear();
+    __syncwarp();  // lanes store each other's columns: all must have read what was there
     if (S == Source::sparse16) {
       fill_column<T, Values::f16>(f, count, block, column, lane);
     } else {
       fill_column<T>(f, count, block, column, lane);
     }
     __syncwarp();
-    return words;
+    return pairs;
   }
   template <Source S>
   __device__ __forceinline__ auto open_dense(const KvFormat& f, uint32_t block, bool valid) const {
     if constexpr (S == Source::dense4) {
-      return CodedWords<T, D>(f, block, lane, valid);
+      return CodedPairs<T, D>(f, block, lane, valid);
     } else {
-      return StagedWords(block, lane, valid);
+      return StagedPairs(block, lane, valid);
     }
   }
 
@@ -250,19 +250,19 @@ struct DecodeWarp {
     if (partly) valid = seen_by_some(Kind::main, block * kBlockTokens + lane);
     Scores<Sets> x;
     if constexpr (is_sparse(Traits::K)) {
-      auto words = open_sparse<Traits::K>(w.main.k, chunks & 0xffff, stage_k.data, valid);
+      auto pairs = open_sparse<Traits::K>(w.main.k, chunks & 0xffff, stage_k.data, valid);
       if (turns()) fetch_v(at);
-      multiply_queries<T>(queries, words, x);
+      gemm_qk<T>(queries, pairs, x);
     } else {
-      auto words = open_dense<Traits::K>(w.main.k, stage_k.data, valid);
-      multiply_queries<T>(queries, words, x);
+      auto pairs = open_dense<Traits::K>(w.main.k, stage_k.data, valid);
+      gemm_qk<T>(queries, pairs, x);
       __syncwarp();
       if (more) fetch_k(next());
     }
     if constexpr (is_sparse(Traits::V)) {
       // V is laid out before the weights are known: that fills the time in which scores become weights.
       if (!kTogether || turns()) stage_v.wait(phase, !kTogether && more);
-      auto words = open_sparse<Traits::V>(w.main.v, chunks >> 16, stage_v.data, valid);
+      auto pairs = open_sparse<Traits::V>(w.main.v, chunks >> 16, stage_v.data, valid);
       if (more) {
         if (!kTogether) {
           fetch_v(at);
@@ -273,12 +273,12 @@ struct DecodeWarp {
         }
       }
       weigh(x, partly, Kind::main, block);
-      multiply_values<T>(words, transpose, exchange.weights(), state);
+      gemm_pv<T>(pairs, transpose, exchange.weights(), state);
     } else {
       weigh(x, partly, Kind::main, block);
       stage_v.wait(phase, more);
-      auto words = open_dense<Traits::V>(w.main.v, stage_v.data, valid);
-      multiply_values<T>(words, transpose, exchange.weights(), state);
+      auto pairs = open_dense<Traits::V>(w.main.v, stage_v.data, valid);
+      gemm_pv<T>(pairs, transpose, exchange.weights(), state);
       __syncwarp();
       if (more) fetch_v(at);
     }
@@ -295,12 +295,12 @@ struct DecodeWarp {
       return;
     }
     const bool valid = seen_by_some(kind, block * kBlockTokens + lane);
-    GlobalWords k(pool.k_blocks + number * pool.k_block_stride + head * pool.k_head_stride, lane, valid);
-    GlobalWords v(pool.v_blocks + number * pool.v_block_stride + head * pool.v_head_stride, lane, valid);
+    GlobalPairs k(pool.k_blocks + number * pool.k_block_stride + head * pool.k_head_stride, lane, valid);
+    GlobalPairs v(pool.v_blocks + number * pool.v_block_stride + head * pool.v_head_stride, lane, valid);
     Scores<Sets> x;
-    multiply_queries<T>(queries, k, x);
+    gemm_qk<T>(queries, k, x);
     weigh(x, true, kind, block);
-    multiply_values<T>(v, transpose, exchange.weights(), state);
+    gemm_pv<T>(v, transpose, exchange.weights(), state);
   }
 };
 

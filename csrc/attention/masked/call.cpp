@@ -20,7 +20,7 @@ int checked_length(const char* name, int64_t length) {
 }
 
 template <class Arguments>
-void set_heads(const Arguments& a, MaskedAttention& w) {
+void set_heads(const Arguments& a, MaskedParams& w) {
   check_matches(a.k, a.q, kOp, "k");
   check_matches(a.v, a.q, kOp, "v");
   const auto q = a.q.sizes(), k = a.k.sizes(), v = a.v.sizes();  // once: each question goes through torch's C interface
@@ -62,7 +62,7 @@ int checked_tile(const char* name, int64_t size, int64_t least) {
   return static_cast<int>(size);
 }
 
-void set_groups(int64_t batch, int64_t heads, const MaskedAttention& w, MaskedMap& map) {
+void set_groups(int64_t batch, int64_t heads, const MaskedParams& w, MaskedMap& map) {
   STD_TORCH_CHECK(batch == 1 || batch == w.batch, kOp, ": batch is ", batch, "; must be 1 or ", w.batch);
   STD_TORCH_CHECK(heads == 1 || heads == w.heads, kOp, ": heads is ", heads, "; must be 1 or ", w.heads);
   map.batch = static_cast<int>(batch);
@@ -77,7 +77,7 @@ void set_patterns(const Tensor& t, MaskedMap& map) {
   map.tile_k = checked_tile("tile_k", bits[2] * kWordKeys, kWordKeys);
 }
 
-void set_map(const MaskedArguments& a, const MaskedAttention& w, MaskedMap& map) {
+void set_map(const MaskedArguments& a, const MaskedParams& w, MaskedMap& map) {
   map.offsets = numbers("offsets", a.offsets, a.q);
   map.columns = numbers("tiles", a.tiles, a.q);
   map.bits = numbers("bits", a.bits, a.q);
@@ -100,7 +100,7 @@ void set_map(const MaskedArguments& a, const MaskedAttention& w, MaskedMap& map)
                   ": work must have shape [items, 16], at least ", count, " items");
 }
 
-void set_bias(const Tensor& t, const Tensor& like, const MaskedAttention& w, MaskedBias& bias) {
+void set_bias(const Tensor& t, const Tensor& like, const MaskedParams& w, MaskedBias& bias) {
   bias.dtype = dtype_of(t, kOp, "bias");
   STD_TORCH_CHECK(t.device() == like.device(), kOp, ": bias must be on the device of q");
   STD_TORCH_CHECK(t.dim() <= 4, kOp, ": bias must have at most 4 dimensions");
@@ -117,7 +117,7 @@ void set_bias(const Tensor& t, const Tensor& like, const MaskedAttention& w, Mas
 template <class Arguments>
 MaskedCall prepare(const Arguments& a) {
   MaskedCall call{};
-  MaskedAttention& w = call.work;
+  MaskedParams& w = call.work;
   call.dtype = dtype_of(a.q, kOp, "q");
   set_heads(a, w);
   if (a.bias) set_bias(*a.bias, a.q, w, w.bias);

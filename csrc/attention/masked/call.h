@@ -1,35 +1,37 @@
-// From tensors to MaskedAttention: the checks that all native backends of masked_attention share.
+// From tensors to MaskedParams: the checks that all native backends of masked_attention share.
 #pragma once
 
-#include <optional>
-
 #include "attention/masked/params.h"
-#include "gossamer/torch/tensor.h"
+#include "gossamer/torch/arguments.h"
 
 namespace gossamer {
 
-// The arguments of the schema in csrc/bindings.cpp.
-struct MaskedArguments {
-  const Tensor &q, &k, &v, &offsets, &tiles, &bits, &order;
-  const std::optional<Tensor>&work, &bias;
-  double scale, softcap;
-  bool with_lse;
+// A new argument is added in three places: here, in the schema in csrc/bindings.cpp, and in MaskedArguments of
+// gossamer/kernels/arguments.py, in the same order.
+struct MaskedArguments : BoxedArguments {
+  using BoxedArguments::BoxedArguments;
+  Tensor q = tensor(), k = tensor(), v = tensor();
+  Tensor offsets = tensor(), tiles = tensor(), bits = tensor(), order = tensor();
+  std::optional<Tensor> work = maybe_tensor(), bias = maybe_tensor();
+  double scale = number(), softcap = number();
+  bool with_lse = flag();
 };
 
-// A checked call; numbers inside of the map are not looked at.
+// A checked call; numbers inside the map are not looked at.
 struct MaskedCall {
-  MaskedAttention work;
+  MaskedParams work;
   DType dtype;      // of q, k, v and out
   Tensor out, lse;  // lse is undefined where nobody wants it
 };
 MaskedCall prepare_masked(const MaskedArguments& arguments);
 
-// The arguments of masked_attention_rows.
-struct MaskedRowsArguments {
-  const Tensor &q, &k, &v, &row_offsets, &keys;
-  const std::optional<Tensor>& bias;
-  int64_t batch, heads;
-  double scale, softcap;
+// The arguments of masked_attention_rows, as above.
+struct MaskedRowsArguments : BoxedArguments {
+  using BoxedArguments::BoxedArguments;
+  Tensor q = tensor(), k = tensor(), v = tensor(), row_offsets = tensor(), keys = tensor();
+  std::optional<Tensor> bias = maybe_tensor();
+  int64_t batch = integer(), heads = integer();
+  double scale = number(), softcap = number();
 };
 // The same for lists of keys, of which `map` has no more than batch and heads.
 MaskedCall prepare_masked_rows(const MaskedRowsArguments& arguments);

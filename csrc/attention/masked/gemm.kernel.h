@@ -1,4 +1,5 @@
-// Products of a strip of queries with panels of keys and values, in registers. Include from *.kernel.cpp files alone.
+// Q K^T and P V of a strip of queries and panels of keys and values, in registers. Include from *.kernel.cpp files
+// alone.
 #pragma once
 
 #include "attention/masked/pack.kernel.h"

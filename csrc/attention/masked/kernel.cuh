@@ -48,7 +48,7 @@ struct MaskedWarp {
     }
   }
 
-  __device__ __forceinline__ void multiply_keys(MaskedScores<Part>& x, uint32_t begin) const {
+  __device__ __forceinline__ void gemm_qk(MaskedScores<Part>& x, uint32_t begin) const {
     x.clear();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
@@ -70,7 +70,7 @@ struct MaskedWarp {
     }
   }
 
-  __device__ __forceinline__ void multiply_values(const MaskedScores<Part>& p, uint32_t begin) {
+  __device__ __forceinline__ void gemm_pv(const MaskedScores<Part>& p, uint32_t begin) {
 #pragma unroll
     for (int k = 0; k < Part / 16; ++k) {
       const float (&low)[4] = p.s[2 * k], (&high)[4] = p.s[2 * k + 1];
@@ -95,11 +95,11 @@ struct MaskedWarp {
       if (!seen.any()) continue;
       const uint32_t begin = stage + i * (Part * 128);
       MaskedScores<Part> x;
-      multiply_keys(x, begin);
+      gemm_qk(x, begin);
       if constexpr (Bent) x.bend(w);
       if (!seen.all()) x.hide(seen, t);
       state.weigh(x, w.after);
-      multiply_values(x, begin);
+      gemm_pv(x, begin);
     }
   }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kPackedFloats = int64_t{1} << 22;  // of the heads that are packed together, if more than one
 
 // As check_map in gossamer/ops/masked_checks.py.
-void check_map(const MaskedAttention& w) {
+void check_map(const MaskedParams& w) {
   const char* op = "masked_attention";
   const MaskedMap& map = w.map;
   const int64_t rows = static_cast<int64_t>(map.batch) * map.heads * map.rows;
@@ -159,19 +159,15 @@ class Run {
   }
 
   const MaskedCall& call_;
-  const MaskedAttention& w_;
+  const MaskedParams& w_;
   std::vector<int> order_;  // rows of tiles of each group, those with the most tiles first
   std::vector<PackedHead> heads_;
 };
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> masked_attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const Tensor& offsets, const Tensor& tiles, const Tensor& bits,
-                                                const Tensor& order, const std::optional<Tensor>& work,
-                                                const std::optional<Tensor>& bias, double scale, double softcap,
-                                                bool with_lse) {
-  const MaskedCall call = prepare_masked({q, k, v, offsets, tiles, bits, order, work, bias, scale, softcap, with_lse});
+std::tuple<Tensor, Tensor> masked_attention_cpu(const MaskedArguments& arguments) {
+  const MaskedCall call = prepare_masked(arguments);
   check_map(call.work);
   if (call.out.numel() > 0) Run(call).all();
   return {call.out, call.lse};

@@ -1,14 +1,14 @@
 #include <limits>
 
-#include "attention/masked/masked_attention.h"
 #include "attention/masked/launch.cuh"
+#include "attention/masked/masked_attention.h"
 
 namespace gossamer {
 namespace {
 
 constexpr const char* kOp = "masked_attention";
 
-// Whether the copy engine takes rows of q, k or v: it begins, and they lie, at multiples of 16 bytes.
+// Whether TMA takes rows of q, k or v: it begins, and they lie, at multiples of 16 bytes.
 bool takes(const Tensor& t) {
   constexpr int64_t kUnit = 16 / 2;  // elements
   const auto strides = t.strides();
@@ -24,14 +24,14 @@ cuda::MaskedInput input_of(const MaskedHeads& heads) {
           heads.token_stride * kBytes};
 }
 
-void set_scores(const MaskedAttention& a, cuda::MaskedWork& w) {
-  w.bent = a.softcap > 0.0f || a.scale <= 0.0f;  // maxima of products are not those of scores
+void set_scores(const MaskedParams& a, cuda::MaskedWork& w) {
+  w.bent = a.softcap > 0.0f || a.scale <= 0.0f;  // maxima of q k are not those of scores
   w.cap = a.softcap * cuda::kLog2e;
   w.before = a.softcap > 0.0f ? a.scale / a.softcap : a.scale * cuda::kLog2e;
   w.after = w.bent ? 1.0f : w.before;
 }
 
-void set_grid(const MaskedAttention& a, cuda::MaskedWork& w) {
+void set_grid(const MaskedParams& a, cuda::MaskedWork& w) {
   const MaskedMap& map = a.map;
   w.map_has_batch = map.batch > 1;
   w.map_has_heads = map.heads > 1;
@@ -48,7 +48,7 @@ void set_grid(const MaskedAttention& a, cuda::MaskedWork& w) {
 
 // Items of `work`, and room for the parts of rows that are cut: a row in n > 1 parts has n items and n slots, which is
 // at most twice the n - 1 items that it is more than one.
-Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const MaskedAttention& a, cuda::MaskedWork& w) {
+Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const MaskedParams& a, cuda::MaskedWork& w) {
   const int64_t rows = int64_t{a.map.batch} * a.map.heads * a.map.rows;
   int64_t items = rows;
   if (work) {
@@ -72,20 +72,17 @@ Tensor set_items(const Tensor& q, const std::optional<Tensor>& work, const Maske
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                 const Tensor& offsets, const Tensor& tiles, const Tensor& bits,
-                                                 const Tensor& order, const std::optional<Tensor>& work,
-                                                 const std::optional<Tensor>& bias, double scale, double softcap,
-                                                 bool with_lse) {
-  const MaskedCall call = prepare_masked({q, k, v, offsets, tiles, bits, order, work, bias, scale, softcap, with_lse});
-  const MaskedAttention& a = call.work;
-  STD_TORCH_CHECK(call.dtype != DType::f32 && !bias && (a.head_dim == 64 || a.head_dim == 128), kOp,
+std::tuple<Tensor, Tensor> masked_attention_cuda(const MaskedArguments& arguments) {
+  const MaskedCall call = prepare_masked(arguments);
+  const MaskedParams& a = call.work;
+  STD_TORCH_CHECK(call.dtype != DType::f32 && !arguments.bias && (a.head_dim == 64 || a.head_dim == 128), kOp,
                   ": the CUDA kernel takes float16 and bfloat16, head_dim 64 and 128, no bias");
   if (a.batch == 0 || a.q_len == 0) return {call.out, call.lse};
-  if (!takes(q) || !takes(k) || !takes(v)) {
-    const Tensor own_q = taken(q), own_k = taken(k), own_v = taken(v);
-    return masked_attention_cuda(own_q, own_k, own_v, offsets, tiles, bits, order, work, bias, scale, softcap,
-                                 with_lse);
+  const Tensor& q = arguments.q;
+  if (!takes(q) || !takes(arguments.k) || !takes(arguments.v)) {
+    MaskedArguments own = arguments;
+    own.q = taken(q), own.k = taken(own.k), own.v = taken(own.v);
+    return masked_attention_cuda(own);
   }
   const cuda::DeviceGuard guard(q.get_device_index());
   MaskedLaunch launch{{},           a.batch,      a.kv_heads,
@@ -101,7 +98,7 @@ std::tuple<Tensor, Tensor> masked_attention_cuda(const Tensor& q, const Tensor& 
   w.q_len = a.q_len, w.kv_len = a.kv_len, w.heads = a.heads;
   set_scores(a, w);
   set_grid(a, w);
-  const Tensor memory = set_items(q, work, a, w);
+  const Tensor memory = set_items(q, arguments.work, a, w);
   a.head_dim == 64 ? launch_masked_64(launch) : launch_masked_128(launch);
   return {call.out, call.lse};
 }

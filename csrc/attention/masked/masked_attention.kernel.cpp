@@ -17,7 +17,7 @@ struct Panel {
 
 // One item at work.
 struct Walk {
-  const MaskedAttention& w;
+  const MaskedParams& w;
   const MaskedItem& item;
   MaskedScratch& scratch;
   const float *keys, *values;
@@ -82,7 +82,7 @@ GOSSAMER_INLINE void look(const Panel* panels, int count, int words_per_row, int
 }
 
 GOSSAMER_INLINE void adjust_strip(const Walk& walk, const Visible& visible, int strip) {
-  const MaskedAttention& w = walk.w;
+  const MaskedParams& w = walk.w;
   const int first = walk.item.row * w.map.tile_q;
   for (int r = strip * kStripRows; r < smaller((strip + 1) * kStripRows, walk.rows); ++r) {
     const int64_t bias_row =
@@ -121,7 +121,7 @@ __attribute__((noinline)) static void attend(const Walk& walk, const Panel* pane
 
 // The panels of all tiles of a row, some at a time.
 GOSSAMER_INLINE void attend_tiles(const Walk& walk, int64_t row) {
-  const MaskedAttention& w = walk.w;
+  const MaskedParams& w = walk.w;
   const MaskedMap& map = w.map;
   Panel panels[kMaskedGroupPanels];
   int count = 0;
@@ -146,7 +146,7 @@ GOSSAMER_INLINE void attend_tiles(const Walk& walk, int64_t row) {
 
 template <class T>
 GOSSAMER_INLINE void finish(const Walk& walk) {
-  const MaskedAttention& w = walk.w;
+  const MaskedParams& w = walk.w;
   const int64_t first = (static_cast<int64_t>(walk.item.batch) * w.heads + walk.item.head) * w.q_len +
                         static_cast<int64_t>(walk.item.row) * w.map.tile_q;
   for (int r = 0; r < walk.rows; ++r) {
@@ -163,7 +163,7 @@ GOSSAMER_INLINE void finish(const Walk& walk) {
 }
 
 template <class T>
-void row_of_tiles(const MaskedAttention& w, const MaskedItem& item, const float* keys, const float* values,
+void row_of_tiles(const MaskedParams& w, const MaskedItem& item, const float* keys, const float* values,
                   MaskedScratch& scratch) {
   const MaskedMap& map = w.map;
   const int rows = smaller(map.tile_q, w.q_len - item.row * map.tile_q);
@@ -182,7 +182,7 @@ void row_of_tiles(const MaskedAttention& w, const MaskedItem& item, const float*
 }
 
 template <class T>
-void pack(const MaskedAttention& w, int batch, int kv_head, int panel, float* keys, float* values) {
+void pack(const MaskedParams& w, int batch, int kv_head, int panel, float* keys, float* values) {
   const int64_t first = static_cast<int64_t>(panel) * kPanelKeys;
   const int count = smaller(kPanelKeys, w.kv_len - panel * kPanelKeys);
   const auto at = [&](const MaskedHeads& t) {
@@ -196,15 +196,14 @@ void pack(const MaskedAttention& w, int batch, int kv_head, int panel, float* ke
 
 namespace GOSSAMER_ISA {
 
-void masked_pack(const MaskedAttention& work, DType dtype, int batch, int kv_head, int panel, float* keys,
-                 float* values) {
+void masked_pack(const MaskedParams& work, DType dtype, int batch, int kv_head, int panel, float* keys, float* values) {
   if (dtype == DType::f32) pack<float>(work, batch, kv_head, panel, keys, values);
   if (dtype == DType::f16) pack<f16_t>(work, batch, kv_head, panel, keys, values);
   if (dtype == DType::bf16) pack<bf16_t>(work, batch, kv_head, panel, keys, values);
 }
 
-void masked_row(const MaskedAttention& work, DType dtype, const MaskedItem& item, const float* keys,
-                const float* values, MaskedScratch& scratch) {
+void masked_row(const MaskedParams& work, DType dtype, const MaskedItem& item, const float* keys, const float* values,
+                MaskedScratch& scratch) {
   if (dtype == DType::f32) row_of_tiles<float>(work, item, keys, values, scratch);
   if (dtype == DType::f16) row_of_tiles<f16_t>(work, item, keys, values, scratch);
   if (dtype == DType::bf16) row_of_tiles<bf16_t>(work, item, keys, values, scratch);

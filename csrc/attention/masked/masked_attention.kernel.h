@@ -5,7 +5,7 @@
 
 namespace gossamer {
 
-// Keys and values are copied to float32 panels of 32 tokens, in the order in which the products read them.
+// Keys and values are copied to float32 panels of 32 tokens, in the order in which the GEMMs read them.
 constexpr int kPanelKeys = kWordKeys;
 static constexpr int64_t masked_key_floats(int head_dim) { return int64_t{kPanelKeys} * head_dim; }
 static constexpr int64_t masked_value_floats(int head_dim) { return int64_t{kPanelKeys} * ((head_dim + 15) / 16 * 16); }
@@ -30,10 +30,10 @@ struct alignas(64) MaskedScratch {
 };
 
 // Panel `panel` of a KV head; what lies beyond its last key becomes 0.
-GOSSAMER_DECLARE_CPU_KERNEL(void, masked_pack, const MaskedAttention& work, DType dtype, int batch, int kv_head,
-                            int panel, float* keys, float* values)
+GOSSAMER_DECLARE_CPU_KERNEL(void, masked_pack, const MaskedParams& work, DType dtype, int batch, int kv_head, int panel,
+                            float* keys, float* values)
 // out and lse of an item from the panels of its KV head, of which those that its tiles name are there.
-GOSSAMER_DECLARE_CPU_KERNEL(void, masked_row, const MaskedAttention& work, DType dtype, const MaskedItem& item,
+GOSSAMER_DECLARE_CPU_KERNEL(void, masked_row, const MaskedParams& work, DType dtype, const MaskedItem& item,
                             const float* keys, const float* values, MaskedScratch& scratch)
 
 }  // namespace gossamer

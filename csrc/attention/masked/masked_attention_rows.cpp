@@ -29,12 +29,10 @@ void check_lists(const MaskedLists& lists, int64_t rows, int64_t count, int kv_l
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> masked_attention_rows_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                     const Tensor& row_offsets, const Tensor& keys,
-                                                     const std::optional<Tensor>& bias, int64_t batch, int64_t heads,
-                                                     double scale, double softcap) {
-  const MaskedCall call = prepare_masked_rows({q, k, v, row_offsets, keys, bias, batch, heads, scale, softcap});
-  const MaskedAttention& w = call.work;
+std::tuple<Tensor, Tensor> masked_attention_rows_cpu(const MaskedRowsArguments& arguments) {
+  const MaskedCall call = prepare_masked_rows(arguments);
+  const Tensor &row_offsets = arguments.row_offsets, &keys = arguments.keys;
+  const MaskedParams& w = call.work;
   const MaskedLists lists{static_cast<const int32_t*>(row_offsets.const_data_ptr()),
                           static_cast<const int32_t*>(keys.const_data_ptr())};
   check_lists(lists, row_offsets.size(0) - 1, keys.size(0), w.kv_len);

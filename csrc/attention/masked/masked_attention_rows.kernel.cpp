@@ -8,7 +8,7 @@ namespace {
 
 // One item at work.
 struct Walk {
-  const MaskedAttention& w;
+  const MaskedParams& w;
   const MaskedListItem& item;
   MaskedListScratch& scratch;
   int padded_dim;
@@ -69,7 +69,7 @@ __attribute__((noinline)) static void attend(const Walk& walk, const int32_t* ke
   MaskedListScratch& s = walk.scratch;
   const int heads = walk.item.heads, stride = walk.padded_dim, slices = stride / kLanes;
   gather<T>(walk, walk.w.k, keys, count);
-  score_rows(WholeRows{s.rows, stride}, slices, heads, {s.q, stride}, s.products, s.scores, Ahead{nullptr, 0});
+  score_rows(WholeRows{s.rows, stride}, slices, heads, {s.q, stride}, s.terms, s.scores, Ahead{nullptr, 0});
   const bool biased = walk.w.bias.data != nullptr;
   for (int h = 0; h < heads; ++h) {
     float* scores = s.scores + h * kBlockTokens;
@@ -83,7 +83,7 @@ __attribute__((noinline)) static void attend(const Walk& walk, const int32_t* ke
 
 template <class T>
 GOSSAMER_INLINE void finish(const Walk& walk) {
-  const MaskedAttention& w = walk.w;
+  const MaskedParams& w = walk.w;
   for (int h = 0; h < walk.item.heads; ++h) {
     const int64_t row =
         (static_cast<int64_t>(walk.item.batch) * w.heads + walk.item.first_head + h) * w.q_len + walk.item.query;
@@ -99,7 +99,7 @@ GOSSAMER_INLINE void finish(const Walk& walk) {
 }
 
 template <class T>
-void list(const MaskedAttention& w, const MaskedLists& lists, const MaskedListItem& item, MaskedListScratch& scratch) {
+void list(const MaskedParams& w, const MaskedLists& lists, const MaskedListItem& item, MaskedListScratch& scratch) {
   const Walk walk{w, item, scratch, (w.head_dim + kLanes - 1) / kLanes * kLanes};
   for (int h = 0; h < item.heads; ++h) {
     copy_row(walk, token_at<T>(w.q, item.batch, item.first_head + h, item.query), w.scale,
@@ -122,7 +122,7 @@ void list(const MaskedAttention& w, const MaskedLists& lists, const MaskedListIt
 
 namespace GOSSAMER_ISA {
 
-void masked_list(const MaskedAttention& work, DType dtype, const MaskedLists& lists, const MaskedListItem& item,
+void masked_list(const MaskedParams& work, DType dtype, const MaskedLists& lists, const MaskedListItem& item,
                  MaskedListScratch& scratch) {
   if (dtype == DType::f32) list<float>(work, lists, item, scratch);
   if (dtype == DType::f16) list<f16_t>(work, lists, item, scratch);

@@ -6,7 +6,7 @@
 
 namespace gossamer {
 
-constexpr int kMaskedSharedHeads = 16;  // heads that share a list of keys, at most so many at once
+constexpr int kMaskedSharedHeads = 16;  // heads that share a list of keys at once, at most
 
 // The keys of queries, ascending in each list.
 struct MaskedLists {
@@ -24,14 +24,14 @@ struct alignas(64) MaskedListScratch {
   float q[kMaskedSharedHeads * kMaxMaskedHeadDim];
   float sums[kMaskedSharedHeads * kMaxMaskedHeadDim];
   float rows[kBlockTokens * kMaxMaskedHeadDim];  // of K, then of V
-  float products[4 * kBlockTokens * 16];
+  float terms[4 * kBlockTokens * 16];
   float scores[kMaskedSharedHeads * kBlockTokens];
   float totals[kMaskedSharedHeads * 16];  // [head][lanes]: not yet added up
   float maxima[kMaskedSharedHeads], shrink[kMaskedSharedHeads];
 };
 
 // out and lse of an item. Lists are checked.
-GOSSAMER_DECLARE_CPU_KERNEL(void, masked_list, const MaskedAttention& work, DType dtype, const MaskedLists& lists,
+GOSSAMER_DECLARE_CPU_KERNEL(void, masked_list, const MaskedParams& work, DType dtype, const MaskedLists& lists,
                             const MaskedListItem& item, MaskedListScratch& scratch)
 
 }  // namespace gossamer

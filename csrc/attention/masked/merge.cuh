@@ -1,8 +1,8 @@
 // Rows of tiles that several CTAs have a part of.
 #pragma once
 
-#include "attention/shared/arrivals.cuh"
 #include "attention/masked/softmax.cuh"
+#include "attention/shared/arrivals.cuh"
 
 namespace gossamer::cuda {
 

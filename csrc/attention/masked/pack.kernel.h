@@ -1,4 +1,4 @@
-// Panels of keys and values as the products read them. Include from *.kernel.cpp files alone.
+// Panels of keys and values as the GEMMs read them. Include from *.kernel.cpp files alone.
 #pragma once
 
 #include "attention/masked/masked_attention.kernel.h"

@@ -28,7 +28,7 @@ struct MaskedBias {
   int64_t batch_stride, head_stride, query_stride, key_stride;  // elements; 0 where it is the same for all
 };
 
-struct MaskedAttention {
+struct MaskedParams {
   int batch, heads, kv_heads, q_len, kv_len, head_dim;
   MaskedHeads q, k, v;
   MaskedMap map;

@@ -1,6 +1,6 @@
 // The tiles of an item on their way through a ring of stages in shared memory.
 //
-// On sm_90 one lane asks the copy engine for whole tiles, barriers in shared memory tell when they are there and when
+// On sm_90 one lane asks TMA for whole tiles, barriers in shared memory tell when they are there and when
 // all warps are done with them, and warps wait for each other only where the ring is full. Before that, all threads
 // copy pieces of 16 bytes, with a barrier of the whole CTA for each tile.
 #pragma once

@@ -4,7 +4,7 @@
 
 #include "attention/masked/work.cuh"
 #include "attention/shared/mma.cuh"
-#include "attention/decode/softmax.cuh"
+#include "attention/shared/softmax.cuh"
 
 namespace gossamer::cuda {
 
@@ -137,7 +137,7 @@ struct MaskedState {
       out[n][0] *= keep[0], out[n][1] *= keep[0], out[n][2] *= keep[1], out[n][3] *= keep[1];
     }
   }
-  // Scores become weights. Maxima rise only by more than kSlack: see softmax.cuh.
+  // Scores become weights. Maxima rise only by more than kSlack: see shared/softmax.cuh.
   template <int Keys>
   __device__ __forceinline__ void weigh(MaskedScores<Keys>& x, float factor) {
     float high[2] = {x.top(0) * factor, x.top(1) * factor};

@@ -115,7 +115,7 @@ GOSSAMER_INLINE void load_bias(const void* data, int64_t at, int64_t stride, int
 }
 
 // Scores of a row with 32 keys, of which `keys` exist: capped, biased and in powers of two.
-GOSSAMER_INLINE void adjust(const MaskedAttention& w, int64_t bias_at, int keys, float* scores) {
+GOSSAMER_INLINE void adjust(const MaskedParams& w, int64_t bias_at, int keys, float* scores) {
   alignas(64) float bias[kPanelKeys] = {};
   const MaskedBias& b = w.bias;
   if (b.data && b.dtype == DType::f32) load_bias<float>(b.data, bias_at, b.key_stride, keys, bias);

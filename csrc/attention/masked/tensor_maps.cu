@@ -1,4 +1,4 @@
-// Tensor maps: how the copy engine of sm_90 finds tiles.
+// Tensor maps: how TMA (sm_90) finds tiles.
 #include <algorithm>
 
 #include "attention/masked/launch.cuh"
@@ -23,8 +23,8 @@ CUtensorMap tensor_map(const cuda::MaskedInput& x, DType dtype, int head_dim, in
       &map, dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
       const_cast<char*>(x.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  STD_TORCH_CHECK(failed == CUDA_SUCCESS, "masked_attention: the copy engine does not take strides of ", x.token_stride,
-                  ", ", x.head_stride, " and ", x.batch_stride, " bytes");
+  STD_TORCH_CHECK(failed == CUDA_SUCCESS, "masked_attention: TMA does not take strides of ", x.token_stride, ", ",
+                  x.head_stride, " and ", x.batch_stride, " bytes");
   return map;
 }
 

@@ -6,7 +6,7 @@
 namespace gossamer::cuda {
 
 // Rows of 64 elements, and for D = 128 as many rows behind them with the other half. Chunk c of 16 bytes of row r lies
-// at place c ^ (r % 8), so that the 8 rows of a matrix lie in different banks: the copy engine's 128-byte swizzle. A
+// at place c ^ (r % 8), so that the 8 rows of a matrix lie in different banks: TMA's 128-byte swizzle. A
 // tile begins at a multiple of 1024 bytes.
 template <int D, int Rows>
 struct Tile {
@@ -30,7 +30,7 @@ GOSSAMER_INLINE void load_transposed(uint32_t (&x)[4], uint32_t address) {
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(address));
 }
-// Four matrices, two below each other and two beside those: `place` is a lane's among 16 rows and 2 chunks.
+// Four matrices, two below each other and two to the right of those: `place` is a lane's among 16 rows and 2 chunks.
 GOSSAMER_INLINE void store_matrices(uint32_t place, const uint32_t (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(x[0]), "r"(x[1]),

@@ -48,7 +48,7 @@ struct MaskedWork {
   const WorkLine* work;                                 // null: whole rows, by `order`
   const int *offsets, *columns, *kinds, *bits, *order;  // the map
   int q_len, kv_len, heads;
-  // A score is after * x of a product x; where `bent`, after * cap * tanh(before * x), or without a cap after * before
+  // A score is after * x, where x = q k; where `bent`, after * cap * tanh(before * x), or without a cap after * before
   // * x. Scores are logarithms to base 2.
   float before, cap, after;
   MaskedInput q, k, v;

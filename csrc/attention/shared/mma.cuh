@@ -1,4 +1,4 @@
-// The tensor-core instructions of the decode kernel, and the shared-memory accesses around them.
+// The tensor-core instructions (mma.sync), and the shared-memory accesses around them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -58,12 +58,6 @@ GOSSAMER_INLINE uint32_t permute(uint32_t a, uint32_t b, uint32_t select) {
   uint32_t x;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(select));
   return x;
-}
-
-GOSSAMER_INLINE float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 template <class T>

@@ -1,8 +1,9 @@
-// Products of queries with keys and of weights with values, a few rows at a time in registers.
+// Q K^T and P V, a few rows at a time in registers.
 // Include from *.kernel.cpp files alone.
 #pragma once
 
-#include "attention/shared/expand.kernel.h"
+#include "gossamer/cpu/vec.h"
+#include "kv/kv_format.h"
 
 namespace gossamer {
 namespace {
@@ -18,20 +19,20 @@ GOSSAMER_INLINE __m256 add_lanes(const __m256 (&v)[8]) {
 }
 #endif
 
-// sums[i] is the sum of the lanes of the i-th vector of `products`; `count` is a multiple of 8.
-GOSSAMER_INLINE void add_products(const float* products, int count, float* sums) {
+// sums[i] is the sum of the lanes of the i-th vector of `terms`; `count` is a multiple of 8.
+GOSSAMER_INLINE void add_lanes_of(const float* terms, int count, float* sums) {
 #if GOSSAMER_LANES >= 8
   for (int i = 0; i < count; i += 8) {
     __m256 v[8];
     for (int k = 0; k < 8; ++k) {
-      const float* p = products + (i + k) * kLanes;
+      const float* p = terms + (i + k) * kLanes;
       v[k] = _mm256_loadu_ps(p);
       if (kLanes == 16) v[k] += _mm256_loadu_ps(p + 8);  // half as wide: shuffles are the bottleneck
     }
     _mm256_storeu_ps(sums + i, add_lanes(v));
   }
 #else
-  for (int i = 0; i < count; ++i) sums[i] = sum(load(products + i * kLanes));
+  for (int i = 0; i < count; ++i) sums[i] = sum(load(terms + i * kLanes));
 #endif
 }
 
@@ -40,6 +41,18 @@ struct FloatRows {
   float* data;
   int stride;
   __attribute__((always_inline)) float* operator[](int row) const { return data + row * stride; }
+};
+
+// Rows to read slice by slice, in order. A cursor stands in one of them.
+struct WholeRows {
+  const float* rows;
+  int stride;
+
+  struct Cursor {
+    const float* row;
+  };
+  __attribute__((always_inline)) Cursor at(int token) const { return {rows + token * stride}; }
+  GOSSAMER_INLINE F32 take(Cursor& cursor, int s) { return load(cursor.row + s * kLanes); }
 };
 
 // Calls `function` with the number of rows, as a type, and the first one of each tile.
@@ -56,7 +69,7 @@ GOSSAMER_INLINE void for_tiles(int rows, const F& function) {
   if (rows - r == 3) function(Tile<3>{}, r);
 }
 
-// The block that comes next: fetched in small steps, beside the arithmetic. All at once it would stand in the way.
+// The block that comes next: fetched in small steps, between the arithmetic. All at once it would stand in the way.
 struct Ahead {
   const uint8_t* block;
   int token_bytes;  // a 32nd of its size
@@ -67,7 +80,7 @@ struct Ahead {
   }
 };
 
-// Products of Rows queries with Tokens keys, before lanes are added: partial[row][32 tokens][lanes].
+// Rows queries times Tokens keys, before lanes are added: partial[row][32 tokens][lanes].
 template <int Rows, int Tokens, class Source>
 GOSSAMER_INLINE void multiply(const Source& keys, int token, int slices, const FloatRows& q, float* partial) {
   typename Source::Cursor cursor[Tokens];
@@ -95,7 +108,7 @@ GOSSAMER_INLINE void score_tile(const Source& keys, int slices, const FloatRows&
     ahead.fetch(t, kTokens);
     multiply<Rows, kTokens>(keys, t, slices, q, partial);
   }
-  add_products(partial, Rows * kBlockTokens, scores);
+  add_lanes_of(partial, Rows * kBlockTokens, scores);
 }
 
 template <class Source>

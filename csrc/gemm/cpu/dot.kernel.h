@@ -11,6 +11,8 @@ template <class T>
 struct WideDot {
   using X = float;                     // as what x is read, of which `pack` writes a vector
   using Element = T;                   // of weights, arguments and results
+  using Sum = F32;                     // a vector of them
+  static constexpr int registers = 1;  // besides sums and weights: x
   static constexpr int step = kLanes;  // elements of a vector
   GOSSAMER_INLINE void pack(const T* from, X* to, int64_t n) {
     store(to, n < step ? load_partial(from, n) : load(from));
@@ -26,6 +28,8 @@ struct WideDot {
 struct PairDot {
   using X = bf16_t;
   using Element = bf16_t;
+  using Sum = F32;
+  static constexpr int registers = 1;
   static constexpr int step = 2 * kLanes;
   GOSSAMER_INLINE void pack(const bf16_t* from, X* to, int64_t n) {
     if (n < step) std::memset(to, 0, step * sizeof(X));

@@ -13,12 +13,16 @@ namespace {
 // Codes become int16; pairs of products are added up in a lane.
 struct WordDot {
   using X = int16_t;                            // as what x is read
+  using Element = int8_t;                       // of weights
+  using Sum = I32;                              // a vector of them
+  static constexpr int registers = 2;           // besides sums and weights: x and a product
   static constexpr int step = 2 * kLanes;       // codes of a vector
   static constexpr uint32_t weight_offset = 0;  // what `weight` adds to every code
   GOSSAMER_INLINE void pack(const int8_t* from, X* to) {
     const I32 wide = weight(from);
     std::memcpy(to, &wide, sizeof wide);
   }
+  GOSSAMER_INLINE I32 x(const X* p) { return load_raw<I32>(p); }
   GOSSAMER_INLINE I32 weight(const int8_t* p) {
 #if GOSSAMER_LANES == 16
     return reinterpret_cast<I32>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
@@ -49,9 +53,13 @@ struct WordDot {
 // weights; 128 times the sum of x is what sums start below zero with. Assembly, as in dot.kernel.h.
 struct ByteDot {
   using X = int8_t;
+  using Element = int8_t;
+  using Sum = I32;
+  static constexpr int registers = 2;
   static constexpr int step = 4 * kLanes;
   static constexpr uint32_t weight_offset = 128;
   GOSSAMER_INLINE void pack(const int8_t* from, X* to) { std::memcpy(to, from, step); }
+  GOSSAMER_INLINE I32 x(const X* p) { return load_raw<I32>(p); }
   GOSSAMER_INLINE I32 weight(const int8_t* p) { return load_raw<I32>(p) ^ static_cast<int32_t>(0x80808080); }
   GOSSAMER_INLINE I32 add(I32 sum, I32 x, I32 w) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));

@@ -1,5 +1,6 @@
 #include "linear.kernel.h"
 
+#include "block.kernel.h"
 #include "dot.kernel.h"
 #include "fold.kernel.h"
 #include "gossamer/cpu/activation.h"
@@ -7,75 +8,19 @@
 namespace gossamer {
 namespace {
 
-// A block is some rows of x times some rows of the weights. Registers hold a sum for each pair, a vector of each row
-// of the weights and one of x.
-constexpr int kRegisters = kLanes == 16 ? 32 : 16;
-constexpr int kMaxRows = 4;  // 8 with AVX-512 take 1.1 to 1.6 times as long for 8 and 16 rows
-constexpr int columns_for(int rows) {
-  const int most = (kRegisters - 1) / (rows + 1);
-  return most < 8 ? most : 8;
-}
+template <class Dot, int R_>
+struct FloatBlock : Block<Dot, R_> {
+  using Base = Block<Dot, R_>;
+  using typename Base::T;
+  using typename Base::X;
+  static constexpr int R = R_, C = Base::C, step = Base::step;
 
-// Loops over registers are unrolled whole: an array that is indexed at run time lies in memory.
-#define GOSSAMER_UNROLL _Pragma("GCC unroll 32")
-
-template <class Dot_, int R_>
-struct Block {
-  using Dot = Dot_;
-  using X = typename Dot::X;
-  using T = typename Dot::Element;
-  static constexpr int R = R_, C = columns_for(R), step = Dot::step;
-  static constexpr int line = 64 / sizeof(T);
-
-  F32 sums[R * C];
-  const T* weight[C];
-
-  // The x of a block: vectors of its first `step` channels, one for each row, then of the next ones.
   GOSSAMER_INLINE int64_t packed_size(int64_t k) { return (k + step - 1) / step * step * R; }
 
   GOSSAMER_INLINE void pack(const T* x, int64_t stride, int64_t k, X* packed) {
     for (int64_t i = 0; i < k; i += step) {
       for (int r = 0; r < R; ++r, packed += step) Dot::pack(x + r * stride + i, packed, k - i < step ? k - i : step);
     }
-  }
-
-  GOSSAMER_INLINE void add(Block& b, const X* x, const F32 (&w)[C]) {
-    GOSSAMER_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const F32 row = Dot::x(x + r * step);
-      GOSSAMER_UNROLL
-      for (int c = 0; c < C; ++c) b.sums[r * C + c] = Dot::add(b.sums[r * C + c], row, w[c]);
-    }
-  }
-
-  GOSSAMER_INLINE void add_vector(Block& b, const X* x, int64_t i) {
-    F32 w[C];
-    GOSSAMER_UNROLL
-    for (int c = 0; c < C; ++c) w[c] = Dot::weight(b.weight[c] + i);
-    add(b, x + i * R, w);
-  }
-
-  GOSSAMER_INLINE void add_partial(Block& b, const X* x, int64_t i, int64_t n) {
-    F32 w[C];
-    T some[step] = {};
-    GOSSAMER_UNROLL
-    for (int c = 0; c < C; ++c) {
-      std::memcpy(some, b.weight[c] + i, n * sizeof(T));
-      w[c] = Dot::weight(some);
-    }
-    add(b, x + i * R, w);
-  }
-
-  // ahead: elements to what is read next, asked for a cache line at a time. (Past the end that does no harm.)
-  GOSSAMER_INLINE void add_all(Block& b, const X* x, int64_t k, int64_t ahead) {
-    int64_t i = 0;
-    for (; i + line <= k; i += line) {
-      GOSSAMER_UNROLL
-      for (int c = 0; c < C; ++c) __builtin_prefetch(b.weight[c] + i + ahead, 0, 2);  // to L2
-      GOSSAMER_UNROLL
-      for (int u = 0; u < line; u += step) add_vector(b, x, i + u);
-    }
-    for (; i < k; i += step) add_partial(b, x, i, k - i < step ? k - i : step);
   }
 
   // `columns` of C numbers of each row from p on, where accumulators from First on have theirs.
@@ -94,7 +39,7 @@ struct Block {
   // `columns` of C results of each row, from the accumulator `First` on: a vector of sums at a time. `at`: of the first
   // one in the results, j: its column.
   template <int First>
-  GOSSAMER_INLINE void store_from(const Block& b, const Linear& work, int64_t at, int64_t j, int columns) {
+  GOSSAMER_INLINE void store_from(const Base& b, const Linear& work, int64_t at, int64_t j, int columns) {
     constexpr int count = R * C - First < kLanes ? R * C - First : kLanes;
     F32 sums = fold<1, First>(b.sums);
     if (work.bias) sums += gather<First>(static_cast<const T*>(work.bias) + j, 0, columns);
@@ -113,19 +58,11 @@ struct Block {
   }
 };
 
-// ---- rows in blocks of R: the last block is of the last R rows, some of which are then computed twice ----------
-GOSSAMER_INLINE int64_t count_blocks(int64_t rows, int most) { return (rows + most - 1) / most; }
-
-template <class B>
-GOSSAMER_INLINE int64_t first_row(const Linear& work, int64_t block) {
-  return (block + 1) * B::R <= work.rows ? block * B::R : work.rows - B::R;
-}
-
 template <class B>
 GOSSAMER_INLINE void pack_rows(const Linear& work, typename B::X* packed) {
   const auto* x = static_cast<const typename B::T*>(work.x);
   for (int64_t i = 0; i < count_blocks(work.rows, B::R); ++i) {
-    B::pack(x + first_row<B>(work, i) * work.x_stride, work.x_stride, work.k, packed + i * B::packed_size(work.k));
+    B::pack(x + first_row<B>(work.rows, i) * work.x_stride, work.x_stride, work.k, packed + i * B::packed_size(work.k));
   }
 }
 
@@ -145,12 +82,12 @@ void add_rows(const Linear& work, const typename B::X* packed, int64_t begin, in
       GOSSAMER_UNROLL
       for (int c = 0; c < B::C; ++c) b.weight[c] = weight + (c < columns ? c : 0) * stride;
       B::add_all(b, packed + i * B::packed_size(work.k), work.k, ahead);
-      B::template store_from<0>(b, work, first_row<B>(work, i) * work.n + j, j, columns);
+      B::template store_from<0>(b, work, first_row<B>(work.rows, i) * work.n + j, j, columns);
     }
   }
 }
 
-// ---- products of another kernel, row by row ---------------------------------------------------------------------
+// ---- the epilogue of another kernel's GEMM, row by row --------------------------------------------------------------
 template <class T, class Load, class Store>
 GOSSAMER_INLINE void finish_vector(const Linear& work, int64_t at, int64_t j, Load load_at, Store store_at) {
   const auto numbers = [&](const void* p, int64_t i) { return load_at(static_cast<const T*>(p) + i); };
@@ -178,24 +115,14 @@ void finish_rows(const Linear& work, int64_t begin, int64_t end) {
 }
 
 // ---- f(Block) for the block that suits the call ------------------------------------------------------------------
-// Rows in the fewest blocks, of equal size.
-template <class Dot, int R = kMaxRows, class F>
-GOSSAMER_INLINE void with_rows(int64_t rows, F f) {
-  if constexpr (R > 1) {
-    const int64_t blocks = count_blocks(rows, kMaxRows);
-    if (count_blocks(rows, static_cast<int>(blocks)) < R) return with_rows<Dot, R - 1>(rows, f);
-  }
-  f(Block<Dot, R>{});
-}
-
 template <class F>
 GOSSAMER_INLINE void with_block(const Linear& work, F f) {
-  if (work.dtype == DType::f32) return with_rows<WideDot<float>>(work.rows, f);
-  if (work.dtype == DType::f16) return with_rows<WideDot<f16_t>>(work.rows, f);
+  if (work.dtype == DType::f32) return with_rows<FloatBlock, WideDot<float>>(work.rows, f);
+  if (work.dtype == DType::f16) return with_rows<FloatBlock, WideDot<f16_t>>(work.rows, f);
 #if GOSSAMER_LANES == 16
-  if (has_pair_dot()) return with_rows<PairDot>(work.rows, f);
+  if (has_pair_dot()) return with_rows<FloatBlock, PairDot>(work.rows, f);
 #endif
-  with_rows<WideDot<bf16_t>>(work.rows, f);
+  with_rows<FloatBlock, WideDot<bf16_t>>(work.rows, f);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct Linear {
   int64_t weight_stride;
   const void* bias;  // [n], or null
   void* out;         // contiguous [rows, n]
-  // out = activation(product + bias) * factor + addend
+  // out = activation(x weight^T + bias) * factor + addend
   Activation activation;
   const void *factor, *addend;  // contiguous [rows, n], or null
 };
@@ -26,7 +26,7 @@ GOSSAMER_DECLARE_CPU_KERNEL(int64_t, linear_packed_bytes, const Linear& work)
 GOSSAMER_DECLARE_CPU_KERNEL(void, linear_pack, const Linear& work, void* packed)
 // Columns begin .. end-1 of the result. There is at least one row.
 GOSSAMER_DECLARE_CPU_KERNEL(void, linear, const Linear& work, const void* packed, int64_t begin, int64_t end)
-// Rows begin .. end-1 of `out`, which holds the products, become results.
+// Rows begin .. end-1 of `out`, which holds x weight^T, become results.
 GOSSAMER_DECLARE_CPU_KERNEL(void, linear_finish, const Linear& work, int64_t begin, int64_t end)
 
 }  // namespace gossamer

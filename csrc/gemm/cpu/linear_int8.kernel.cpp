@@ -1,32 +1,17 @@
 #include "linear_int8.kernel.h"
 
+#include "block.kernel.h"
 #include "dot_int8.kernel.h"
 #include "fold.kernel.h"
 
 namespace gossamer {
 namespace {
 
-// A block is some rows of x times some rows of the weights, as in linear.kernel.cpp. Registers hold a sum for each
-// pair, a vector of each row of the weights, one of x and one of products.
-constexpr int kRegisters = kLanes == 16 ? 32 : 16;
-constexpr int kMaxRows = 4;
-constexpr int columns_for(int rows) {
-  const int most = (kRegisters - 2) / (rows + 1);
-  return most < 8 ? most : 8;
-}
-
-// Loops over registers are unrolled whole: an array that is indexed at run time lies in memory.
-#define GOSSAMER_UNROLL _Pragma("GCC unroll 32")
-
-template <class Dot_, int R_>
-struct Block {
-  using Dot = Dot_;
-  using X = typename Dot::X;
-  static constexpr int R = R_, C = columns_for(R), step = Dot::step;
-  static constexpr int line = 64;
-
-  I32 sums[R * C];
-  const int8_t* weight[C];
+template <class Dot, int R_>
+struct Int8Block : Block<Dot, R_> {
+  using Base = Block<Dot, R_>;
+  using typename Base::X;
+  static constexpr int R = R_, C = Base::C, step = Base::step;
 
   // The x of a block: what the sums of each row start with, then vectors of its first `step` codes, one for each row,
   // then of the next ones. After k there are zeros, so what weights have there does not count.
@@ -55,48 +40,9 @@ struct Block {
     }
   }
 
-  GOSSAMER_INLINE void add(Block& b, const X* x, const I32 (&w)[C]) {
-    GOSSAMER_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const I32 row = load_raw<I32>(x + r * step);
-      GOSSAMER_UNROLL
-      for (int c = 0; c < C; ++c) b.sums[r * C + c] = Dot::add(b.sums[r * C + c], row, w[c]);
-    }
-  }
-
-  GOSSAMER_INLINE void add_vector(Block& b, const X* x, int64_t i) {
-    I32 w[C];
-    GOSSAMER_UNROLL
-    for (int c = 0; c < C; ++c) w[c] = Dot::weight(b.weight[c] + i);
-    add(b, x + i * R, w);
-  }
-
-  GOSSAMER_INLINE void add_partial(Block& b, const X* x, int64_t i, int64_t n) {
-    I32 w[C];
-    int8_t some[step] = {};
-    GOSSAMER_UNROLL
-    for (int c = 0; c < C; ++c) {
-      std::memcpy(some, b.weight[c] + i, n);
-      w[c] = Dot::weight(some);
-    }
-    add(b, x + i * R, w);
-  }
-
-  // ahead: codes to what is read next, asked for a cache line at a time. (Past the end that does no harm.)
-  GOSSAMER_INLINE void add_all(Block& b, const X* x, int64_t k, int64_t ahead) {
-    int64_t i = 0;
-    for (; i + line <= k; i += line) {
-      GOSSAMER_UNROLL
-      for (int c = 0; c < C; ++c) __builtin_prefetch(b.weight[c] + i + ahead, 0, 2);  // to L2
-      GOSSAMER_UNROLL
-      for (int u = 0; u < line; u += step) add_vector(b, x, i + u);
-    }
-    for (; i < k; i += step) add_partial(b, x, i, k - i < step ? k - i : step);
-  }
-
   // `columns` of C results of each row, from the sum `First` on: a vector of sums at a time. row, j: of the first one.
   template <class T, int First>
-  GOSSAMER_INLINE void store_from(const Block& b, const LinearInt8& work, int64_t row, int64_t j, int columns) {
+  GOSSAMER_INLINE void store_from(const Base& b, const LinearInt8& work, int64_t row, int64_t j, int columns) {
     constexpr int count = R * C - First < kLanes ? R * C - First : kLanes;
     float scales[kLanes] = {};
     T shifts[kLanes] = {}, results[kLanes];
@@ -117,20 +63,12 @@ struct Block {
     if constexpr (First + kLanes < R * C) store_from<T, First + kLanes>(b, work, row, j, columns);
   }
 
-  GOSSAMER_INLINE void store_all(const Block& b, const LinearInt8& work, int64_t row, int64_t j, int columns) {
+  GOSSAMER_INLINE void store_all(const Base& b, const LinearInt8& work, int64_t row, int64_t j, int columns) {
     if (work.dtype == DType::f32) return store_from<float, 0>(b, work, row, j, columns);
     if (work.dtype == DType::f16) return store_from<f16_t, 0>(b, work, row, j, columns);
     store_from<bf16_t, 0>(b, work, row, j, columns);
   }
 };
-
-// ---- rows in blocks of R: the last block is of the last R rows, some of which are then computed twice ----------
-GOSSAMER_INLINE int64_t count_blocks(int64_t rows, int64_t most) { return (rows + most - 1) / most; }
-
-template <class B>
-GOSSAMER_INLINE int64_t first_row(const LinearInt8& work, int64_t block) {
-  return (block + 1) * B::R <= work.rows ? block * B::R : work.rows - B::R;
-}
 
 // Blocks first .. last-1 of x times columns begin .. end-1.
 template <class B>
@@ -146,7 +84,7 @@ void add_blocks(const LinearInt8& work, const char* packed, int64_t first, int64
       GOSSAMER_UNROLL
       for (int c = 0; c < B::C; ++c) b.weight[c] = work.weight + (j + (c < columns ? c : 0)) * stride;
       B::add_all(b, B::codes(packed + i * bytes), work.k, ahead);
-      B::store_all(b, work, first_row<B>(work, i), j, columns);
+      B::store_all(b, work, first_row<B>(work.rows, i), j, columns);
     }
   }
 }
@@ -162,21 +100,12 @@ void add_rows(const LinearInt8& work, const char* packed, int64_t begin, int64_t
 }
 
 // ---- f(Block) for the block that suits the call ------------------------------------------------------------------
-// Rows in the fewest blocks, of equal size.
-template <class Dot, int R = kMaxRows, class F>
-GOSSAMER_INLINE void with_rows(int64_t rows, F f) {
-  if constexpr (R > 1) {
-    if (count_blocks(rows, count_blocks(rows, kMaxRows)) < R) return with_rows<Dot, R - 1>(rows, f);
-  }
-  f(Block<Dot, R>{});
-}
-
 template <class F>
 GOSSAMER_INLINE void with_block(const LinearInt8& work, F f) {
 #if GOSSAMER_LANES == 16
-  if (has_byte_dot()) return with_rows<ByteDot>(work.rows, f);
+  if (has_byte_dot()) return with_rows<Int8Block, ByteDot>(work.rows, f);
 #endif
-  with_rows<WordDot>(work.rows, f);
+  with_rows<Int8Block, WordDot>(work.rows, f);
 }
 
 }  // namespace
@@ -196,7 +125,7 @@ void linear_int8_pack(const LinearInt8& work, void* packed) {
   with_block(work, [&](auto block) {
     using B = decltype(block);
     for (int64_t i = 0; i < count_blocks(work.rows, B::R); ++i) {
-      B::pack(work.x + first_row<B>(work, i) * work.x_stride, work.x_stride, work.k,
+      B::pack(work.x + first_row<B>(work.rows, i) * work.x_stride, work.x_stride, work.k,
               static_cast<char*>(packed) + i * B::packed_bytes(work.k));
     }
   });

@@ -1,16 +1,11 @@
 #include "gemm/cpu/run.h"
 
 #include <array>
-#include <memory>
 
 namespace gossamer {
 namespace {
 
-constexpr int64_t kFewRows = 16;  // our kernel is 1.4 to 4 times as fast as torch's for 1 to 16 rows
-
-struct alignas(64) CacheLine {
-  char bytes[64];
-};
+constexpr int64_t kSkinnyRows = 16;  // our kernel is 1.4 to 4 times as fast as torch's for 1 to 16 rows
 
 // out = x weight^T by torch, which has the best kernel for many rows.
 void multiply(const Tensor& x, const Tensor& weight, const Tensor& out) {
@@ -23,19 +18,15 @@ void multiply(const Tensor& x, const Tensor& weight, const Tensor& out) {
 
 }  // namespace
 
+// About 5 us of reading weights: less is not worth a thread.
 void run_linear(const Linear& work) {
-  const int64_t bytes = GOSSAMER_CPU_KERNEL(linear_packed_bytes)(work);
-  const std::unique_ptr<CacheLine[]> packed(new CacheLine[(bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine)]);
-  GOSSAMER_CPU_KERNEL(linear_pack)(work, packed.get());
-  const auto kernel = GOSSAMER_CPU_KERNEL(linear);
-  const int64_t grain = 32768 / work.k + 1;  // rows of weight; about 5 us of reading it: less is not worth a thread
-  torch::stable::parallel_for(0, work.n, grain,
-                              [&](int64_t begin, int64_t end) { kernel(work, packed.get(), begin, end); });
+  run_packed(work, GOSSAMER_CPU_KERNEL(linear_packed_bytes), GOSSAMER_CPU_KERNEL(linear_pack),
+             GOSSAMER_CPU_KERNEL(linear), 32768);
 }
 
-Tensor finished_product(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                        const Ending& ending) {
-  Tensor out = empty_products(x, weight.size(0));
+Tensor linear_with_epilogue(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                            const Epilogue& epilogue) {
+  Tensor out = empty_result(x, weight.size(0));
   if (out.numel() == 0) return out;
   const std::optional<Tensor> dense_bias = dense(bias);
   Linear work{};
@@ -45,9 +36,9 @@ Tensor finished_product(const Tensor& x, const Tensor& weight, const std::option
   work.weight = weight.const_data_ptr(), work.weight_stride = weight.stride(0);
   work.bias = data_of(dense_bias);
   work.out = out.mutable_data_ptr();
-  work.activation = ending.activation;
-  work.factor = data_of(ending.factor), work.addend = data_of(ending.addend);
-  if (work.rows <= kFewRows) {
+  work.activation = epilogue.activation;
+  work.factor = data_of(epilogue.factor), work.addend = data_of(epilogue.addend);
+  if (work.rows <= kSkinnyRows) {
     const Rows rows = as_rows(x);
     work.x = rows.tensor.const_data_ptr(), work.x_stride = rows.stride;
     run_linear(work);

@@ -34,10 +34,10 @@ GOSSAMER_INLINE float wide(T x) {
 
 // activation(sum + bias)
 template <class T, Activation A>
-struct FinishActivation {
+struct ActivationEpilogue {
   using Output = T;
   static constexpr bool kScales = false;
-  // What each column has one of, for threads to load before the products and to share after them.
+  // What each column has one of, for threads to load before the main loop and to share after it.
   GOSSAMER_INLINE float column(const GemmWork& w, int column) {
     return w.bias && column < w.n ? wide(static_cast<const T*>(w.bias)[column]) : 0.0f;
   }
@@ -50,7 +50,7 @@ struct FinishActivation {
 
 // sum * (scale of the row * scale of the column) + bias
 template <class T>
-struct FinishScales {
+struct ScalesEpilogue {
   using Output = T;
   static constexpr bool kScales = true;
   GOSSAMER_INLINE float column(const GemmWork& w, int column) {
@@ -72,12 +72,12 @@ struct FinishScales {
 
 #if __CUDA_ARCH__ >= 900
 
-// Writes 64 x 64 results of a warpgroup to `staging` (8 KiB) as the copy engine's 128-byte swizzle wants them. sums: 32
+// Writes 64 x 64 results of a warpgroup to `staging` (8 KiB) as TMA's 128-byte swizzle wants them. sums: 32
 // of this thread from First on. columns: of the 64 columns, in shared memory. column: number of the first one.
-template <class Finish, int First, class Sum, int N>
+template <class Epilogue, int First, class Sum, int N>
 GOSSAMER_INLINE void stage(const GemmWork& w, const Sum (&sums)[N], const float (&row_scale)[2], const float* columns,
                            int column, uint32_t staging) {
-  using T = typename Finish::Output;
+  using T = typename Epilogue::Output;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, t = lane % 4;
   const uint32_t line = staging + (warp * 16 + lane % 16) * 128;
 #pragma unroll
@@ -87,10 +87,10 @@ GOSSAMER_INLINE void stage(const GemmWork& w, const Sum (&sums)[N], const float 
     for (int h = 0; h < 2; ++h) {
       const int at = 16 * i + 8 * h + 2 * t;
       const float2 c = *reinterpret_cast<const float2*>(columns + at);
-      const float2 b = Finish::bias(w, column + at);
+      const float2 b = Epilogue::bias(w, column + at);
       const Sum* s = sums + First + 8 * i + 4 * h;
-      words[2 * h] = pair_of<T>(Finish::values(s, row_scale[0], c, b));
-      words[2 * h + 1] = pair_of<T>(Finish::values(s + 2, row_scale[1], c, b));
+      words[2 * h] = pair_of<T>(Epilogue::values(s, row_scale[0], c, b));
+      words[2 * h + 1] = pair_of<T>(Epilogue::values(s + 2, row_scale[1], c, b));
     }
     const uint32_t to = line + ((2 * i + lane / 16 ^ lane % 8) << 4);
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]),

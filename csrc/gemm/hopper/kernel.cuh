@@ -1,9 +1,9 @@
-// Products of large matrices on sm_90a: C = finish(A B^T), A [m, k], B [n, k], both contiguous along k.
+// GEMM of large matrices on sm_90a: C = epilogue(A B^T), A [m, k], B [n, k], both contiguous along k.
 //
-// A CTA stays on its SM and takes tile after tile. One thread asks the copy engine for tiles of A and B, some stages
+// A CTA stays on its SM and takes tile after tile. One thread asks TMA for tiles of A and B, some stages
 // ahead; two warpgroups multiply them by wgmma, straight from shared memory. Two CTAs form a cluster and take tiles
 // below each other: each loads half of B for both, so that the L2 is asked for a third less. Results leave through
-// shared memory and the copy engine, while the next tile is multiplied.
+// shared memory and TMA, while the next tile is multiplied.
 #pragma once
 
 #include "gemm/hopper/ring.cuh"
@@ -15,9 +15,9 @@ namespace gossamer::cuda {
 // A warpgroup that multiplies.
 template <class Traits>
 struct Consumer {
-  using Products = hopper::Wgmma<typename Traits::Input>;
-  using Sum = typename Products::Accumulator;
-  using Finish = typename Traits::Finish;
+  using Mma = hopper::Wgmma<typename Traits::Input>;
+  using Sum = typename Mma::Accumulator;
+  using Epilogue = typename Traits::Epilogue;
   static constexpr bool kOwn = Traits::kOwn, kBlocked = Traits::kSharing == Sharing::blocked;
   static constexpr int kTileN = Traits::kTileN, kGroupM = Traits::kGroupM;
   static constexpr int kTurn = 3;  // the barrier of the first warpgroup's turn to multiply; the next is the other's
@@ -27,7 +27,7 @@ struct Consumer {
   const GemmWork& w;
   const uint32_t shared;
   const int group, thread;  // which warpgroup, and in it
-  RingPlace<Traits> ring;
+  GemmRing<Traits> ring;
   float* columns;  // a number of each column, in shared memory
   Sum sums[Traits::kSums];
 
@@ -44,11 +44,11 @@ struct Consumer {
 
   // 64 rows by 32 bytes along k, into the sums from First on.
   template <int First>
-  __device__ __forceinline__ void products(uint64_t a, uint64_t b, int keep) {
+  __device__ __forceinline__ void multiply_step(uint64_t a, uint64_t b, int keep) {
     if constexpr (kTileN == 192) {
-      Products::template n192<First>(sums, a, b, keep);
+      Mma::template n192<First>(sums, a, b, keep);
     } else {
-      Products::template n128<First>(sums, a, b, keep);
+      Mma::template n128<First>(sums, a, b, keep);
     }
   }
 
@@ -57,17 +57,17 @@ struct Consumer {
   __device__ __forceinline__ void multiply(bool keep) {
     const uint64_t a = hopper::descriptor(ring.a() + (kOwn ? 0 : group * kGroupM * 128));
     const uint64_t b = hopper::descriptor(ring.b());
-    hopper::products_begin();
+    hopper::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int more = keep || k > 0;
-      products<First>(a + 2 * k, b + 2 * k, more);
-      if constexpr (kGroupM == 128) products<kTileN / 2>(a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
+      multiply_step<First>(a + 2 * k, b + 2 * k, more);
+      if constexpr (kGroupM == 128) multiply_step<kTileN / 2>(a + 2 * k + (64 * 128 >> 4), b + 2 * k, more);
     }
-    hopper::products_commit();
+    hopper::wgmma_commit();
   }
 
-  // All products of a tile. A stage is given back when the next one's products are under way. With tiles of their own
+  // The main loop of a tile. A stage is given back when the next one's wgmma are under way. With tiles of their own
   // warpgroups multiply by turns: stages come in that order, and a barrier two phases ahead cannot be waited for.
   // others: whether the other warpgroup's turn is next.
   __device__ __forceinline__ void multiply_all(bool others) {
@@ -77,13 +77,13 @@ struct Consumer {
       hopper::barrier_wait(ring.full(), ring.parity);
       multiply(k > 0);
       if (k > 0) {
-        hopper::products_wait<1>();
+        hopper::wgmma_wait<1>();
         release(before);
       }
       before = ring.empty();
     }
     if (kOwn && others) hopper::tell_warpgroup(kTurn + 1 - group);
-    hopper::products_wait<0>();
+    hopper::wgmma_wait<0>();
     release(before);
   }
 
@@ -115,14 +115,14 @@ struct Consumer {
     const uint32_t before = ring.empty();
     ring.next();
     const float2 next = begin_step<First>(k, row, column);
-    hopper::products_wait<1>();
+    hopper::wgmma_wait<1>();
     release(before);
     add_up<64 - First>(totals, scale);
     scale = next;
   }
 
-  // All products of a tile where steps have scales, added up in float32. Sets of sums are used by turns; steps are
-  // written one after the other without conditions, or else the compiler waits for every product.
+  // The main loop of a tile where steps have scales, added up in float32. Sets of sums are used by turns; steps are
+  // written one after the other without conditions, or else the compiler waits for every wgmma.
   __device__ __forceinline__ void multiply_steps(int row, int column) {
     Sum totals[64];
 #pragma unroll
@@ -135,10 +135,10 @@ struct Consumer {
     }
     if (k < w.k_steps) {
       next_step<64>(k, row, column, totals, scale);
-      hopper::products_wait<0>();
+      hopper::wgmma_wait<0>();
       add_up<64>(totals, scale);
     } else {
-      hopper::products_wait<0>();
+      hopper::wgmma_wait<0>();
       add_up<0>(totals, scale);
     }
     release(ring.empty());
@@ -151,7 +151,7 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < 2 * kRowPairs; ++i) {
       const int at = row + thread / 32 * 16 + thread % 32 / 4 + 8 * i + (i >= 2 ? 48 : 0);
-      const bool known = Finish::kScales && w.row_scale != nullptr && at < w.m;
+      const bool known = Epilogue::kScales && w.row_scale != nullptr && at < w.m;
       scales[i / 2][i % 2] = known ? __ldg(w.row_scale + static_cast<int64_t>(at) * w.row_step) : 1.0f;
     }
   }
@@ -164,7 +164,7 @@ struct Consumer {
     const uint32_t staging = shared + Traits::kStaging + (kBuffers * group + Piece % kBuffers) * Traits::kPieceBytes;
     if (thread == 0) hopper::wait_store_reads<kBuffers - 1>();
     hopper::warpgroup_sync(1 + group);
-    stage<Finish, 32 * Piece>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
+    stage<Epilogue, 32 * Piece>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
     hopper::fence_for_copies();
     hopper::warpgroup_sync(1 + group);
     if (thread == 0) {
@@ -180,10 +180,10 @@ struct Consumer {
     const int row = (2 * tile.row + rank) * Traits::kTileM + (kOwn ? 0 : group * kGroupM);
     const int column = tile.column * kTileN;
     constexpr int kEach = (kTileN + 127) / 128;
-    float scales[kRowPairs][2], mine[kEach];  // asked for before the products, which take longer
+    float scales[kRowPairs][2], mine[kEach];  // asked for before the main loop, which takes longer
     load_row_scales(row, scales);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) mine[i] = Finish::column(w, column + thread + 128 * i);
+    for (int i = 0; i < kEach; ++i) mine[i] = Epilogue::column(w, column + thread + 128 * i);
     if constexpr (kBlocked) {
       multiply_steps(row, column);
     } else {

@@ -27,8 +27,8 @@ CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box
   const CUresult failed = cuda::tensor_map_encoder(op)(
       &map, data_type(type), 2, const_cast<void*>(x.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": the copy engine does not take a matrix of ", x.rows, " rows of ",
-                  x.columns, " elements, ", x.stride, " bytes apart");
+  STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": TMA does not take a matrix of ", x.rows, " rows of ", x.columns,
+                  " elements, ", x.stride, " bytes apart");
   return map;
 }
 
@@ -42,8 +42,8 @@ bool takes(const Tensor& x, const Tensor& weight) {
          cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-// Large products draw all the power an H200 may have (700 W), so that bytes moved per product decide as well as cycles.
-// Beside cuBLAS, gelu at 8192^3, both for tenths of a second: `tiles` 0.91 times as fast, `wide_tiles` 1.01, `rows`
+// Large GEMMs draw all the power an H200 may have (700 W), so that bytes moved decide as well as cycles.
+// Next to cuBLAS, gelu at 8192^3, both for tenths of a second: `tiles` 0.91 times as fast, `wide_tiles` 1.01, `rows`
 // 0.99; at 16384^3 0.91, 0.97 and 0.99. At 4096^3 a third of the clusters would have a sixth wide tile: 0.94, 0.88 and
 // 0.90. At one clock, cycles go with what `occupied` says, and `rows` takes 5% longer at 8192^3.
 cuda::Sharing sharing_for(const Gemm& gemm) {

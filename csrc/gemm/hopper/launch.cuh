@@ -1,4 +1,4 @@
-// The launch of the kernel in gemm_kernel.cuh, for the files that hold its instances.
+// The launch of the kernel in kernel.cuh, for the files that hold its instances.
 #pragma once
 
 #include "gemm/hopper/kernel.cuh"
@@ -15,10 +15,10 @@ struct Matrix {
 
 enum class MatrixType { f16, bf16, byte };
 
-// For the copy engine: boxes of box_rows rows of 128 bytes, with the 128-byte swizzle; zeros beyond the edges.
+// For TMA: boxes of box_rows rows of 128 bytes, with the 128-byte swizzle; zeros beyond the edges.
 CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box_rows);
 
-// A [m, k], B [n, k] and the contiguous result C [m, n]; what finishes the sums is in `work` already.
+// A [m, k], B [n, k] and the contiguous result C [m, n]; the epilogue's arguments are in `work` already.
 struct Gemm {
   const char* op;
   Matrix a, b, c;
@@ -48,14 +48,14 @@ void launch_gemm(Gemm& gemm) {
   STD_TORCH_CHECK(failed == cudaSuccess, gemm.op, ": ", cudaGetErrorString(failed));
 }
 
-// Whether the kernel takes this product, and is the best one for it: on compute capability 9.0, which alone has wgmma,
+// Whether the kernel takes this GEMM, and is the best one for it: on compute capability 9.0, which alone has wgmma,
 // with rows of weight and results in multiples of 16 bytes, and more than a few rows of x.
 bool takes(const Tensor& x, const Tensor& weight);
 
-// How warpgroups should share this product.
+// How warpgroups should share this GEMM.
 cuda::Sharing sharing_for(const Gemm& gemm);
 
-// x as rows that the copy engine takes: where they do not lie in multiples of 16 bytes, a copy does.
+// x as rows that TMA takes: where they do not lie in multiples of 16 bytes, a copy does.
 Rows aligned_rows(const Tensor& x);
 Matrix matrix_of(const Tensor& weight);
 

@@ -6,10 +6,10 @@
 
 namespace gossamer::cuda {
 
-template <class InputType, class FinishType, Sharing S>
+template <class InputType, class EpilogueType, Sharing S>
 struct GemmTraits {
   using Input = InputType;
-  using Finish = FinishType;
+  using Epilogue = EpilogueType;
   static constexpr Sharing kSharing = S;
   static constexpr bool kOwn = S == Sharing::tiles || S == Sharing::wide_tiles;  // tiles of a warpgroup
   static constexpr int kGroupM = S == Sharing::blocked ? 64 : 128;               // rows of a warpgroup in a tile
@@ -35,24 +35,15 @@ struct GemmTraits {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A place in the ring of stages.
 template <class Traits>
-struct RingPlace {
-  int stage = 0, parity = 0;
-  uint32_t shared;
-
-  __device__ __forceinline__ explicit RingPlace(uint32_t shared) : shared(shared) {}
-  __device__ __forceinline__ uint32_t full() const { return shared + Traits::kBarriers + 8 * stage; }
-  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * Traits::kStages; }
-  __device__ __forceinline__ uint32_t a() const { return shared + stage * Traits::kStageBytes; }
+struct GemmRing : hopper::RingPlace<Traits> {
+  using hopper::RingPlace<Traits>::RingPlace;
+  __device__ __forceinline__ uint32_t a() const { return this->data(); }
   __device__ __forceinline__ uint32_t b() const { return a() + Traits::kBytesA; }
-  __device__ __forceinline__ void next() {
-    if (++stage == Traits::kStages) stage = 0, parity ^= 1;
-  }
   __device__ __forceinline__ void skip(int steps) {
-    const int to = stage + steps, rounds = to / Traits::kStages;
-    stage = to - rounds * Traits::kStages;
-    parity ^= rounds & 1;
+    const int to = this->stage + steps, rounds = to / Traits::kStages;
+    this->stage = to - rounds * Traits::kStages;
+    this->parity ^= rounds & 1;
   }
 };
 
@@ -73,7 +64,7 @@ GOSSAMER_INLINE void prepare(const GemmWork& w, uint32_t shared) {
 template <class Traits>
 GOSSAMER_INLINE void produce(const GemmWork& w, uint32_t shared, int rank) {
   constexpr int kHalf = Traits::kTileN / 2;
-  RingPlace<Traits> ring(shared);
+  GemmRing<Traits> ring(shared);
   for (int t = blockIdx.x / 2; t < w.tile_rows * w.tile_columns; t += gridDim.x / 2) {
     const typename Traits::Order tile(w, t);
     const int row = (2 * tile.row + rank) * Traits::kTileM, column = tile.column * Traits::kTileN + rank * kHalf;

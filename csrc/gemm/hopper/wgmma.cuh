@@ -1,5 +1,5 @@
-// wgmma: tiles of 64 rows in the registers of a warpgroup += A (64 rows) times B, both in shared memory as the copy
-// engine's 128-byte swizzle leaves them: rows of 128 bytes along k.
+// wgmma: tiles of 64 rows in the registers of a warpgroup += A (64 rows) times B, both in shared memory as TMA's
+// 128-byte swizzle leaves them: rows of 128 bytes along k.
 //
 // Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 and + 8, columns 8 j + 2 (t % 4) and + 1: sums 4 j and
 // 4 j + 1 are of the first row, 4 j + 2 and 4 j + 3 of the second.
@@ -21,11 +21,11 @@ GOSSAMER_INLINE uint64_t descriptor(uint32_t address) {
   return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) | ((address & 0x3ffffu) >> 4);
 }
 
-GOSSAMER_INLINE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-GOSSAMER_INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most `Pending` groups of products are under way.
+GOSSAMER_INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+GOSSAMER_INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most `Pending` groups of wgmma are under way.
 template <int Pending>
-GOSSAMER_INLINE void products_wait() {
+GOSSAMER_INLINE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 

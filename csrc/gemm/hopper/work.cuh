@@ -1,4 +1,4 @@
-// One product C = finish(A B^T) for the kernel in gemm_kernel.cuh: where its matrices lie, and the order of its tiles.
+// One GEMM C = epilogue(A B^T) for the kernel in kernel.cuh: where its matrices lie, and the order of its tiles.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@ namespace gossamer::cuda {
 // How warpgroups share the work of a CTA.
 enum class Sharing {
   tiles,       // each has tiles of 128 x 128 of its own, and finishes one while the other multiplies
-  wide_tiles,  // the same with tiles of 128 x 192: fewer bytes per product, but fewer tiles
+  wide_tiles,  // the same with tiles of 128 x 192: fewer bytes per multiplication, but fewer tiles
   rows,        // each has half of the rows of a tile of 256 x 192: fewest bytes, and nobody multiplies at its end
   blocked,     // as `rows` with tiles of 128 x 128, of which every 128 elements along k have scales of their own
 };

@@ -1,18 +1,18 @@
-// Products of few rows, 1 to 64 (decoding), on sm_90a, where reading the weights is all that takes time.
+// Skinny GEMMs, of 1 to 64 rows (decoding), on sm_90a, where reading the weights is all that takes time.
 //
 // Rows of weights are wgmma's rows, those of x its columns, so that no multiplication is wasted. A CTA has 64 rows of
-// weights: one thread asks the copy engine for them, some stages ahead, one for x, and a warpgroup multiplies. Where
+// weights: one thread asks TMA for them, some stages ahead, one for x, and a warpgroup multiplies. Where
 // there are too few rows to keep all SMs busy, the CTAs of a cluster share them, each with a part of k; their sums are
 // added in the order of the CTAs, through shared memory.
 //
-// A second product that takes the results of the first one begins while that one ends: weights come before it waits.
-// What was slower on an H200, for one row of gated_mlp: both products in one launch with a queue of tiles (90.3 us, not
+// A second GEMM that takes the results of the first one begins while that one ends: weights come before it waits.
+// What was slower on an H200, for one row of gated_mlp: both GEMMs in one launch with a queue of tiles (90.3 us, not
 // 87.6), sums of parts through global memory (91.7), asking the L2 for the second one's weights early (88.3 to 90).
 #pragma once
 
 #include "gemm/activation.cuh"
-#include "gemm/skinny/ring.cuh"
 #include "gemm/hopper/epilogue.cuh"
+#include "gemm/skinny/ring.cuh"
 
 namespace gossamer::cuda {
 
@@ -67,26 +67,26 @@ GOSSAMER_INLINE float4 kept_sums(uint32_t from, int rank) {
 // The warpgroup that multiplies: steps begin .. end-1 of a tile. Leaves its sums in shared memory, four numbers of each
 // thread side by side.
 template <class Traits>
-GOSSAMER_INLINE void multiply(FewRing<Traits>& ring, int begin, int end) {
+GOSSAMER_INLINE void multiply(SkinnyRing<Traits>& ring, int begin, int end) {
   float sums[Traits::kTokens / 2];
   uint32_t before = 0;
   for (int k = begin; k < end; ++k, ring.next()) {
     hopper::barrier_wait(ring.full(), ring.parity);
-    hopper::products_begin();
+    hopper::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4 * Traits::kBoxes; ++i) {  // 32 bytes along k
       const uint64_t weight = hopper::descriptor(ring.weight(i / 4)) + 2 * (i % 4);
       const uint64_t x = hopper::descriptor(ring.x(i / 4)) + 2 * (i % 4);
-      hopper::FewWgmma<typename Traits::Input, Traits::kTokens>::multiply(sums, weight, x, k > begin || i > 0);
+      hopper::SkinnyWgmma<typename Traits::Input, Traits::kTokens>::multiply(sums, weight, x, k > begin || i > 0);
     }
-    hopper::products_commit();
+    hopper::wgmma_commit();
     if (k > begin) {
-      hopper::products_wait<1>();
+      hopper::wgmma_wait<1>();
       if (threadIdx.x == 0) barrier_arrive(before);
     }
     before = ring.empty();
   }
-  hopper::products_wait<0>();
+  hopper::wgmma_wait<0>();
   if (threadIdx.x == 0) barrier_arrive(before);
 #pragma unroll
   for (int i = 0; i < Traits::kTokens / 8; ++i) {
@@ -96,12 +96,12 @@ GOSSAMER_INLINE void multiply(FewRing<Traits>& ring, int begin, int end) {
 
 // Results of a thread's rows of a tile. sums: of two rows of x (8 i and on) and two of weights: see wgmma.cuh.
 template <class T>
-struct FewFinish {
-  const FewWork& w;
+struct SkinnyEpilogue {
+  const SkinnyWork& w;
   int row, next;  // of results; the second one, which a thread has not where gate and up make one
   float bias, next_bias;
 
-  __device__ __forceinline__ FewFinish(const FewWork& w, int tile) : w(w) {
+  __device__ __forceinline__ SkinnyEpilogue(const SkinnyWork& w, int tile) : w(w) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32 / 4;
     row = w.gated ? tile * 32 + warp * 8 + lane : tile * 64 + warp * 16 + lane;
     next = w.gated ? row + w.n : row + 8;
@@ -132,8 +132,8 @@ struct FewFinish {
 
 // What the CTAs of a cluster have left, added up in their order and finished: every `ctas`-th 8 rows of x by each.
 template <class Traits>
-GOSSAMER_INLINE void finish(const FewWork& w, uint32_t shared, int tile, int rank, int ctas) {
-  const FewFinish<typename Traits::Input> store(w, tile);
+GOSSAMER_INLINE void finish(const SkinnyWork& w, uint32_t shared, int tile, int rank, int ctas) {
+  const SkinnyEpilogue<typename Traits::Input> store(w, tile);
   for (int i = rank; i < Traits::kTokens / 8; i += ctas) {
     const uint32_t from = shared + Traits::kSums + (i * 128 + threadIdx.x) * 16;
     if (ctas == 1) {
@@ -151,8 +151,8 @@ GOSSAMER_INLINE void finish(const FewWork& w, uint32_t shared, int tile, int ran
 }
 
 template <class Traits>
-GOSSAMER_INLINE void multiply_all(const FewWork& w, uint32_t shared, const FewShare& share) {
-  FewRing<Traits> ring(shared);
+GOSSAMER_INLINE void multiply_all(const SkinnyWork& w, uint32_t shared, const SkinnyShare& share) {
+  SkinnyRing<Traits> ring(shared);
   for (int tile = share.first; tile < w.tiles; tile += share.stride) {
     multiply<Traits>(ring, share.begin, share.end);
     if (share.ctas == 1) finish<Traits>(w, shared, tile, 0, 1);
@@ -162,13 +162,13 @@ GOSSAMER_INLINE void multiply_all(const FewWork& w, uint32_t shared, const FewSh
 #endif
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 2) few_kernel(const __grid_constant__ FewWork w) {
+__global__ void __launch_bounds__(Traits::kThreads, 2) skinny_kernel(const __grid_constant__ SkinnyWork w) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t shared = hopper::shared_offset(memory);
-  const FewShare share(w);
+  const SkinnyShare share(w);
   let_next_kernel_begin();
-  if (threadIdx.x == 0) FewRing<Traits>(shared).prepare();
+  if (threadIdx.x == 0) SkinnyRing<Traits>(shared).prepare();
   if (threadIdx.x == Traits::kConsumers) hopper::prefetch_map(w.weight);
   if (threadIdx.x == Traits::kConsumers + 32) hopper::prefetch_map(w.x);
   __syncthreads();

@@ -1,12 +1,12 @@
+#include "gemm/hopper/launch.cuh"
 #include "gemm/skinny/kernel.cuh"
 #include "gemm/skinny/launch.cuh"
-#include "gemm/hopper/launch.cuh"
 #include "gossamer/cuda/tensor_map.h"
 
 namespace gossamer {
 namespace {
 
-using cuda::FewDepth;
+using cuda::SkinnyDepth;
 
 constexpr int64_t kMostRows = 64, kLeastSteps = 4;  // kLeastSteps: of a CTA, so that it has more to do than to begin
 constexpr int kMostCtas = 4;                        // of a cluster
@@ -25,8 +25,8 @@ CUtensorMap map_of(const char* op, DType type, const void* data, int dims, const
       &map, type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dims,
       const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": the copy engine does not take rows of ", sizes[0], " elements, ",
-                  strides[0], " bytes apart");
+  STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": TMA does not take rows of ", sizes[0], " elements, ", strides[0],
+                  " bytes apart");
   return map;
 }
 
@@ -50,45 +50,45 @@ CUtensorMap map_pairs(const char* op, DType type, const Tensor& weight) {
 // How CTAs share the work: as many to a tile as all SMs have room for; where there are more tiles than that, the same
 // number of tiles to each. Clusters that do not fit at once are slower: 94 us for gated_mlp, not 87.6.
 struct Sharing {
-  FewDepth depth;
+  SkinnyDepth depth;
   int ctas;  // of a cluster
   int clusters;
 };
 
-// `followed`: by a product that takes the results.
+// `followed`: by a GEMM that takes the results.
 Sharing sharing_of(int64_t tiles, int64_t steps, int tokens, bool followed) {
   const int64_t multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const bool one = tiles <= multiprocessors || (followed && tokens < 64);
   const int64_t room = multiprocessors * (one ? 1 : 2), turns = (tiles + room - 1) / room;
   int ctas = 1;
   while (ctas < kMostCtas && tiles * ctas * 2 <= room && steps >= ctas * 2 * kLeastSteps) ctas *= 2;
-  return {one ? FewDepth::one : FewDepth::two, ctas, static_cast<int>((tiles + turns - 1) / turns)};
+  return {one ? SkinnyDepth::one : SkinnyDepth::two, ctas, static_cast<int>((tiles + turns - 1) / turns)};
 }
 
-// A product that is ready to be launched, and what it needs until then.
+// A GEMM that is ready to be launched, and what it needs until then.
 struct Prepared {
-  cuda::FewWork work;
+  cuda::SkinnyWork work;
   Sharing sharing;
   Rows x;
   std::optional<Tensor> bias;
 };
 
-Prepared prepare(const char* op, const Tensor& x, const FewProduct& product, const Tensor& out, bool followed) {
+Prepared prepare(const char* op, const Tensor& x, const SkinnyGemm& gemm, const Tensor& out, bool followed) {
   const DType type = dtype_of(x, op, "x");
-  Prepared made{{}, {}, aligned_rows(x), dense(product.bias)};
-  const Tensor& weight = product.weight;
+  Prepared made{{}, {}, aligned_rows(x), dense(gemm.bias)};
+  const Tensor& weight = gemm.weight;
   const int64_t m = made.x.count, n = out.size(out.dim() - 1), k = weight.size(1);
   const int tokens = tokens_for(m);
-  const int64_t height = product.gated ? kTileN / 2 : kTileN, step = tokens < 64 ? 128 : 64;
-  cuda::FewWork& w = made.work;
-  w.weight = product.gated ? map_pairs(op, type, weight)
-                           : map_rows(op, type, weight.const_data_ptr(), n, k, weight.stride(0), kTileN);
+  const int64_t height = gemm.gated ? kTileN / 2 : kTileN, step = tokens < 64 ? 128 : 64;
+  cuda::SkinnyWork& w = made.work;
+  w.weight = gemm.gated ? map_pairs(op, type, weight)
+                        : map_rows(op, type, weight.const_data_ptr(), n, k, weight.stride(0), kTileN);
   w.x = map_rows(op, type, made.x.tensor.const_data_ptr(), m, k, m > 1 ? made.x.stride : k, tokens);
   w.bias = data_of(made.bias);
   w.out = out.mutable_data_ptr();
   w.m = static_cast<int>(m), w.n = static_cast<int>(n);
   w.tiles = static_cast<int>((n + height - 1) / height), w.steps = static_cast<int>((k + step - 1) / step);
-  w.activation = product.activation, w.gated = product.gated;
+  w.activation = gemm.activation, w.gated = gemm.gated;
   made.sharing = sharing_of(w.tiles, w.steps, tokens, followed);
   return made;
 }
@@ -97,7 +97,7 @@ Prepared prepare(const char* op, const Tensor& x, const FewProduct& product, con
 template <class Traits>
 void launch(const char* op, const Prepared& made, bool follows) {
   static_assert(Traits::kTileN == kTileN && Traits::kTileK * Traits::kBoxes == (Traits::kTokens < 64 ? 128 : 64));
-  const auto kernel = cuda::few_kernel<Traits>;
+  const auto kernel = cuda::skinny_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -116,8 +116,9 @@ void launch(const char* op, const Prepared& made, bool follows) {
 
 template <class T, int Tokens>
 void launch_by_depth(const char* op, const Prepared& made, bool follows) {
-  if (made.sharing.depth == FewDepth::one) return launch<cuda::FewTraits<T, Tokens, FewDepth::one>>(op, made, follows);
-  launch<cuda::FewTraits<T, Tokens, FewDepth::two>>(op, made, follows);
+  if (made.sharing.depth == SkinnyDepth::one)
+    return launch<cuda::SkinnyTraits<T, Tokens, SkinnyDepth::one>>(op, made, follows);
+  launch<cuda::SkinnyTraits<T, Tokens, SkinnyDepth::two>>(op, made, follows);
 }
 
 template <class T>
@@ -141,7 +142,7 @@ void launch(const char* op, const Prepared& made, bool follows) {
 
 }  // namespace
 
-bool few_takes(int64_t rows, const Tensor& weight, bool gated) {
+bool skinny_takes(int64_t rows, const Tensor& weight, bool gated) {
   const int64_t n = weight.size(0), k = weight.size(1), stride = weight.stride(0);
   if (rows < 1 || rows > kMostRows || n < 1 || n > INT32_MAX - 256 || k > INT32_MAX - 256) return false;
   if (weight.element_size() != 2 || k % 8 != 0 || (gated && n % 16 != 0) || stride % 8 != 0 || stride < k) return false;
@@ -149,15 +150,15 @@ bool few_takes(int64_t rows, const Tensor& weight, bool gated) {
          cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-Tensor few_product(const char* op, const Tensor& x, const FewProduct& product) {
-  const Tensor out = empty_products(x, product.weight.size(0));
-  launch(op, prepare(op, x, product, out, false), false);
+Tensor skinny_gemm(const char* op, const Tensor& x, const SkinnyGemm& gemm) {
+  const Tensor out = empty_result(x, gemm.weight.size(0));
+  launch(op, prepare(op, x, gemm, out, false), false);
   return out;
 }
 
-Tensor few_products(const char* op, const Tensor& x, const FewProduct& first, const FewProduct& second) {
+Tensor skinny_gemms(const char* op, const Tensor& x, const SkinnyGemm& first, const SkinnyGemm& second) {
   const int64_t rows = x.numel() / x.size(x.dim() - 1);
-  const Tensor out = empty_products(x, second.weight.size(0));
+  const Tensor out = empty_result(x, second.weight.size(0));
   const Tensor hidden = empty_contiguous(x, {rows, second.weight.size(1)});
   const Prepared before = prepare(op, x, first, hidden, true), after = prepare(op, hidden, second, out, false);
   launch(op, before, false);

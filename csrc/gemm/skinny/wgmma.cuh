@@ -10,7 +10,7 @@ namespace gossamer::cuda::hopper {
 
 // d [64, Columns] = keep * d + a b
 template <class T, int Columns>
-struct FewWgmma;
+struct SkinnyWgmma;
 
 #define GOSSAMER_NAMES_4 "%0, %1, %2, %3"
 #define GOSSAMER_NAMES_8 GOSSAMER_NAMES_4 ", %4, %5, %6, %7"
@@ -27,7 +27,7 @@ struct FewWgmma;
 // Columns, how many sums a thread has, and the names of the three operands that follow them.
 #define GOSSAMER_FEW_WGMMA(Type, name, Columns, Sums, A, B, Keep)                                                   \
   template <>                                                                                                       \
-  struct FewWgmma<Type, Columns> {                                                                                  \
+  struct SkinnyWgmma<Type, Columns> {                                                                               \
     GOSSAMER_INLINE void multiply(float (&d)[Sums], uint64_t a, uint64_t b, int keep) {                             \
       asm volatile("{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, " Keep                                               \
                    ", 0;\n\t"                                                                                       \

@@ -2,6 +2,7 @@
 // Include from *.kernel.cpp files alone.
 #pragma once
 
+#include "attention/shared/tiles.kernel.h"
 #include "kv/rows.kernel.h"
 
 namespace gossamer {
@@ -105,18 +106,6 @@ GOSSAMER_INLINE void expand_row(const KvFormat& f, const uint8_t* bitmap, const 
   spread_row(f, bitmap, entries, scales, row);
 }
 #endif
-
-// Rows to read slice by slice, in order. A cursor stands in one of them.
-struct WholeRows {
-  const float* rows;
-  int stride;
-
-  struct Cursor {
-    const float* row;
-  };
-  __attribute__((always_inline)) Cursor at(int token) const { return {rows + token * stride}; }
-  GOSSAMER_INLINE F32 take(Cursor& cursor, int s) { return load(cursor.row + s * kLanes); }
-};
 
 // Buffers for the rows of one block.
 struct RowBuffers {

@@ -1,4 +1,4 @@
-"""What the Triton kernels of matrix products share: tiles, their order, activations."""
+"""What the Triton kernels of GEMMs share: tiles, their order, activations."""
 
 import triton
 import triton.language as tl
@@ -55,7 +55,7 @@ def tile_of(pointer, rows, limit, stride, start, width, BK: tl.constexpr):
 
 
 @triton.jit
-def product(
+def gemm_tile(
     a_ptr, b_ptr, m, n, k, a_stride, b_stride, rows, columns,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
