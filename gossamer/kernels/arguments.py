@@ -3,7 +3,8 @@ reference and the Triton launcher know them.
 
 A new argument is added in three places, in the same order: here, in the schema in
 csrc/bindings.cpp (a test compares the two) and in the struct of the same name in
-csrc/attention/*/call.h. GEMMs, of fewer arguments, have functions of them in csrc/gemm/*.h instead.
+csrc/attention/*/call.h or csrc/kv/kv_call.h. GEMMs and norms have functions of few arguments in
+csrc/gemm/*.h, csrc/norm/*.h and csrc/rope/rope.h instead.
 """
 
 import inspect
@@ -94,6 +95,45 @@ class MaskedRowsArguments(NamedTuple):
     softcap: float
 
 
+class KvPackArguments(NamedTuple):
+    """Of `kv_pack`; gossamer/ops/kv_pack.py says what they are."""
+
+    x: Tensor
+    blocks: Tensor
+    slots: Tensor
+    keep: int | None
+    values: str
+    scales: str
+    weights: Tensor | None = None
+    scores: Tensor | None = None
+
+
+class KvAppendArguments(NamedTuple):
+    """Of `kv_append`; gossamer/ops/kv_append.py says what they are."""
+
+    x: Tensor
+    blocks: Tensor
+    block_table: Tensor
+    positions: Tensor
+    keep: int | None
+    values: str
+    scales: str
+    weights: Tensor | None = None
+    scores: Tensor | None = None
+
+
+class KvUnpackArguments(NamedTuple):
+    """Of `kv_unpack`; gossamer/ops/kv_unpack.py says what they are."""
+
+    blocks: Tensor
+    slots: Tensor
+    head_dim: int
+    keep: int | None
+    values: str
+    scales: str
+    dtype: torch.dtype
+
+
 class Linear8BitArguments(NamedTuple):
     """Of `linear_int8` and `linear_fp8`."""
 
@@ -138,3 +178,26 @@ class GemmChainArguments(NamedTuple):
     b1: Tensor | None = None
     b2: Tensor | None = None
     activation: str = "gelu"
+
+
+class FusedResidualLayernormArguments(NamedTuple):
+    """Of `fused_residual_layernorm`."""
+
+    x: Tensor
+    residual: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    eps: float = 1e-5
+    input_bias: Tensor | None = None
+
+
+class RmsnormRopeArguments(NamedTuple):
+    """Of `rmsnorm_rope`."""
+
+    x: Tensor
+    weight: Tensor
+    positions: Tensor
+    cos: Tensor
+    sin: Tensor
+    eps: float = 1e-6
+    interleaved: bool = False

@@ -67,6 +67,17 @@ def check_floats(op: str, scale: float, softcap: float) -> None:
         raise ValueError(f"{op}: softcap is {softcap}; must be positive, or 0 for none")
 
 
+def check_range(
+    op: str, what: str, numbers: Tensor, least: int, end: int, things: str = ""
+) -> None:
+    """Numbers on the CPU from `least` to `end` - 1, of `things`; ValueError otherwise."""
+    wrong = numbers[(numbers < least) | (numbers >= end)]
+    if wrong.numel():
+        none = f"none, as there are {f'no {things}' if things else 'none'}"
+        valid = f"{least} to {end - 1}" if end > least else none
+        raise ValueError(f"{op}: {what} is {wrong[0].item()}; must be {valid}")
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """float32 rather than torch.float32."""
     return str(dtype).removeprefix("torch.")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels.arguments import DecodeArguments, named
-from gossamer.ops.checks import check_floats, check_shape, check_tensor, one_of
+from gossamer.ops.checks import check_floats, check_range, check_shape, check_tensor, one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 from gossamer.ops.kv_checks import check_alignment, check_blocks, check_format, check_plain
 
@@ -143,8 +143,4 @@ def _check_pages(
     """The pages of the blocks that are seen, bool [sequences, blocks]."""
     num_pages = min(pool.shape[0] for pool in pools) * BLOCK_TOKENS // page_size
     page = torch.arange(seen.shape[1]) * BLOCK_TOKENS // page_size  # of each block
-    named = table[:, page][seen]
-    wrong = named[(named < 0) | (named >= num_pages)]
-    if wrong.numel():
-        valid = f"0 to {num_pages - 1}" if num_pages else "none, as there are no blocks"
-        raise ValueError(f"{OP}: a page of {name} is {wrong[0].item()}; must be {valid}")
+    check_range(OP, f"a page of {name}", table[:, page][seen], 0, num_pages, "blocks")

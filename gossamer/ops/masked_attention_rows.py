@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels.arguments import MaskedRowsArguments, named
-from gossamer.ops.checks import check_floats, check_shape
+from gossamer.ops.checks import check_floats, check_range, check_shape
 from gossamer.ops.masked_checks import (
     check_bias,
     check_groups,
     check_heads,
     check_numbers,
     check_offsets,
-    check_range,
 )
 from gossamer.ops.masked_reference import attend
 from gossamer.ops.registry import Op

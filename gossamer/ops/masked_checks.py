@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels.arguments import MaskedArguments, named
-from gossamer.ops.checks import check_floats, check_like, check_shape, check_tensor
+from gossamer.ops.checks import check_floats, check_like, check_range, check_shape, check_tensor
 from gossamer.ops.kv_checks import check_plain
 
 OP = "masked_attention"
@@ -166,11 +166,3 @@ def check_offsets(op: str, name: str, offsets: Tensor, end: int, what: str) -> N
             f"{op}: {name} are from {int(offsets[0])} to {int(offsets[-1])}; must begin with 0, "
             f"never fall and end with at most {end}, the number of {what}"
         )
-
-
-def check_range(op: str, what: str, numbers: Tensor, least: int, end: int) -> None:
-    """Numbers from `least` to `end` - 1."""
-    wrong = numbers[(numbers < least) | (numbers >= end)]
-    if wrong.numel():
-        valid = f"{least} to {end - 1}" if end > least else "none, as there are none"
-        raise ValueError(f"{op}: {what} is {wrong[0].item()}; must be {valid}")

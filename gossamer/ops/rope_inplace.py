@@ -1,12 +1,9 @@
 """Rotary position embedding of queries and keys where they lie."""
 
-from collections.abc import Callable
-
-import torch
 from torch import Tensor
 
 from gossamer.ops.registry import Op
-from gossamer.ops.rope import turned
+from gossamer.ops.rope import example, turned
 from gossamer.ops.rope_checks import check_positions, check_rope
 
 
@@ -63,12 +60,6 @@ def _check_values(x: Tensor, positions: Tensor, cos: Tensor, *_: object) -> None
     check_positions("rope_inplace", positions, cos)
 
 
-def _example(make: Callable[..., Tensor]) -> tuple[object, ...]:
-    x = make(3, 2, 40)
-    positions = torch.tensor([4, 0, 2]).to(x.device)
-    return x, positions, make(5, 16).float(), make(5, 16).float(), False
-
-
 _op = Op(
     "rope_inplace",
     reference=_reference,
@@ -76,6 +67,6 @@ _op = Op(
     check_values=_check_values,
     fake=lambda *_: None,
     mutates=("x",),
-    example=_example,
+    example=example,
     triton="gossamer.kernels.rope_inplace:rope_inplace",
 )
