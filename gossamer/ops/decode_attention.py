@@ -129,9 +129,11 @@ def _example(make: Callable[..., Tensor]) -> DecodeArguments:
     table = torch.tensor([[4, 1, 2, 0], [3, 0, 0, 0]], dtype=torch.int32, device=like.device)
     lens = torch.tensor([100, 7], dtype=torch.int32, device=like.device)
     return DecodeArguments(
-        *(make(2, 1, 4, 64), pools[0], pools[1], table, lens, pools[2], pools[3], table),
-        *(24, "int8", "row", 20, "int4", "row", values, 32, 0, 32, 0.125, 0.0, 0),
-    )
+        q=make(2, 1, 4, 64), k_blocks=pools[0], v_blocks=pools[1], page_table=table, seq_lens=lens,
+        dense_k=pools[2], dense_v=pools[3], dense_table=table,
+        k_keep=24, k_values="int8", k_scales="row", v_keep=20, v_values="int4", v_scales="row",
+        dense_values=values, window=32, sink=0, page_size=32, scale=0.125, softcap=0.0, sliding=0,
+    )  # fmt: skip
 
 
 _op = Op(

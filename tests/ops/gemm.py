@@ -1,6 +1,6 @@
-"""What tests of ops that chain products share: results are compared with the reference in float64.
+"""What tests of ops that chain GEMMs share: results are compared with the reference in float64.
 
-What lies between two products is rounded to the dtype, by some backends more often than by others,
+What lies between two GEMMs is rounded to the dtype, by some backends more often than by others,
 so that errors go with the size of all terms, not with the result: the bound is on the norm of a
 row, and one element may be off by some units of the largest one.
 """
@@ -15,7 +15,7 @@ RELATIVE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 def random(*sizes: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
-    """Tensors of these shapes; matrices are scaled so that products are of the size of 1."""
+    """Tensors of these shapes; matrices are scaled so that results are of the size of 1."""
     made = [torch.randn(size, device=device) for size in sizes]
     return [(t / t.shape[-1] ** 0.5 if t.dim() == 2 else t).to(dtype) for t in made]
 
