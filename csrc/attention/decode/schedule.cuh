@@ -47,14 +47,15 @@ GOSSAMER_INLINE SeenBlocks seen_blocks(const DecodeParams& w, int length) {
   return seen;
 }
 
-// Of numbers from 0 to 2^31, with remainders: a short call is little else than a chain of latencies.
-struct IntDivider : Divider {
+// Division of numbers from 0 to 2^31, with remainders: a short call is little else than a chain of latencies.
+struct IntDivider {
   int divisor = 1;
+  Divider by;
 
   IntDivider() = default;
-  explicit IntDivider(int by) : Divider(static_cast<uint32_t>(by)), divisor(by) {}
-  __device__ __forceinline__ int operator()(int x) const { return static_cast<int>(divide(x)); }
-  __device__ __forceinline__ int modulo(int x) const { return x - (*this)(x)*divisor; }
+  explicit IntDivider(int number) : divisor(number), by(static_cast<uint32_t>(number)) {}
+  __device__ __forceinline__ int operator()(int x) const { return static_cast<int>(by.divide(x)); }
+  __device__ __forceinline__ int modulo(int x) const { return x - divisor * (*this)(x); }
 };
 
 // How the work is cut; the same for all launches of a kind of call.
