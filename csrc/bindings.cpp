@@ -1,9 +1,9 @@
 // _C.so: the schema of every op, one line each, and the CPU kernels.
 #include <string>
 
-#include "attention/decode_attention.h"
-#include "attention/masked_attention.h"
-#include "attention/masked_attention_rows.h"
+#include "attention/decode/decode_attention.h"
+#include "attention/masked/masked_attention.h"
+#include "attention/masked/masked_attention_rows.h"
 #include "elementwise/bias_act.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
@@ -91,16 +91,16 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("bias_act", TORCH_BOX(&gossamer::bias_act_cpu));
-  m.impl("decode_attention", TORCH_BOX(&gossamer::decode_attention_cpu));
+  m.impl("decode_attention", gossamer::boxed<&gossamer::decode_attention_cpu>);
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cpu));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cpu));
   m.impl("fused_residual_layernorm", TORCH_BOX(&gossamer::fused_residual_layernorm_cpu));
   m.impl("gelu_mul", TORCH_BOX(&gossamer::gelu_mul_cpu));
-  m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cpu));
-  m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cpu));
+  m.impl("kv_append", gossamer::boxed<&gossamer::kv_append_cpu>);
+  m.impl("kv_pack", gossamer::boxed<&gossamer::kv_pack_cpu>);
   m.impl("kv_page_copy", TORCH_BOX(&gossamer::kv_page_copy_cpu));
   m.impl("kv_page_swap", TORCH_BOX(&gossamer::kv_page_swap_cpu));
-  m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cpu));
+  m.impl("kv_unpack", gossamer::boxed<&gossamer::kv_unpack_cpu>);
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
   m.impl("gated_mlp", TORCH_BOX(&gossamer::gated_mlp_cpu));
   m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cpu));
@@ -108,8 +108,8 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cpu));
   m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cpu));
   m.impl("linear_norm", TORCH_BOX(&gossamer::linear_norm_cpu));
-  m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cpu));
-  m.impl("masked_attention_rows", TORCH_BOX(&gossamer::masked_attention_rows_cpu));
+  m.impl("masked_attention", gossamer::boxed<&gossamer::masked_attention_cpu>);
+  m.impl("masked_attention_rows", gossamer::boxed<&gossamer::masked_attention_rows_cpu>);
   m.impl("quantize_int8", TORCH_BOX(&gossamer::quantize_int8_cpu));
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cpu));
   m.impl("rmsnorm_rope", TORCH_BOX(&gossamer::rmsnorm_rope_cpu));

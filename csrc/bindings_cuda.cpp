@@ -1,6 +1,6 @@
 // _C_cuda.so: the CUDA kernels of the ops that bindings.cpp declares.
-#include "attention/decode_attention.h"
-#include "attention/masked_attention.h"
+#include "attention/decode/decode_attention.h"
+#include "attention/masked/masked_attention.h"
 #include "elementwise/bias_act.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
@@ -20,23 +20,23 @@
 
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("bias_act", TORCH_BOX(&gossamer::bias_act_cuda));
-  m.impl("decode_attention", TORCH_BOX(&gossamer::decode_attention_cuda));
+  m.impl("decode_attention", gossamer::boxed<&gossamer::decode_attention_cuda>);
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cuda));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cuda));
   m.impl("fused_residual_layernorm", TORCH_BOX(&gossamer::fused_residual_layernorm_cuda));
   m.impl("gated_mlp", TORCH_BOX(&gossamer::gated_mlp_cuda));
   m.impl("gelu_mul", TORCH_BOX(&gossamer::gelu_mul_cuda));
   m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cuda));
-  m.impl("kv_append", TORCH_BOX(&gossamer::kv_append_cuda));
-  m.impl("kv_pack", TORCH_BOX(&gossamer::kv_pack_cuda));
+  m.impl("kv_append", gossamer::boxed<&gossamer::kv_append_cuda>);
+  m.impl("kv_pack", gossamer::boxed<&gossamer::kv_pack_cuda>);
   m.impl("kv_page_copy", TORCH_BOX(&gossamer::kv_page_copy_cuda));
   m.impl("kv_page_swap", TORCH_BOX(&gossamer::kv_page_swap_cuda));
-  m.impl("kv_unpack", TORCH_BOX(&gossamer::kv_unpack_cuda));
+  m.impl("kv_unpack", gossamer::boxed<&gossamer::kv_unpack_cuda>);
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cuda));
   m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cuda));
   m.impl("linear_fp8", TORCH_BOX(&gossamer::linear_fp8_cuda));
   m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cuda));
-  m.impl("masked_attention", TORCH_BOX(&gossamer::masked_attention_cuda));
+  m.impl("masked_attention", gossamer::boxed<&gossamer::masked_attention_cuda>);
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cuda));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cuda));
   m.impl("rope_inplace", TORCH_BOX(&gossamer::rope_inplace_cuda));

@@ -1,4 +1,4 @@
-// The activations that products end with, on float32. They are for results of 16 bits: approximations stay below a
+// The activations of GEMM epilogues, on float32. They are for results of 16 bits: approximations stay below a
 // tenth of their rounding where results are not tiny.
 #pragma once
 

@@ -1,6 +1,6 @@
-#include "gemm/few_launch.cuh"
 #include "gemm/forward.h"
 #include "gemm/mlp.h"
+#include "gemm/skinny/launch.cuh"
 
 namespace gossamer {
 
@@ -12,10 +12,10 @@ Tensor gated_mlp_cuda(const Tensor& x, const Tensor& gate_up, const Tensor& down
   const Activation between = parse_activation(op, activation);
   const cuda::DeviceGuard guard(x.get_device_index());
   const int64_t rows = x.numel() / gate_up.size(1);
-  if (!few_takes(rows, gate_up, true) || !few_takes(rows, down)) {
+  if (!skinny_takes(rows, gate_up, true) || !skinny_takes(rows, down)) {
     return call_triton("gossamer::gated_mlp", x, gate_up, down, gate_up_bias, down_bias, activation);
   }
-  return few_products(op, x, {gate_up, gate_up_bias, between, true}, {down, down_bias});
+  return skinny_gemms(op, x, {gate_up, gate_up_bias, between, true}, {down, down_bias});
 }
 
 }  // namespace gossamer

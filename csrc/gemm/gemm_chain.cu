@@ -1,10 +1,10 @@
-#include "gemm/few_launch.cuh"
 #include "gemm/forward.h"
 #include "gemm/mlp.h"
+#include "gemm/skinny/launch.cuh"
 
 namespace gossamer {
 
-// For more rows, torch's products are as fast: 80 us on an H200 with 64 rows and 4096 x 16384, these 83 to 87.
+// For more rows, torch's GEMMs are as fast: 80 us on an H200 with 64 rows and 4096 x 16384, these 83 to 87.
 constexpr int64_t kMostRows = 32;
 
 Tensor gemm_chain_cuda(const Tensor& x, const Tensor& w1, const Tensor& w2, const std::optional<Tensor>& b1,
@@ -14,10 +14,10 @@ Tensor gemm_chain_cuda(const Tensor& x, const Tensor& w1, const Tensor& w2, cons
   const Activation between = parse_activation(op, activation);
   const cuda::DeviceGuard guard(x.get_device_index());
   const int64_t rows = x.numel() / w1.size(1);
-  if (rows > kMostRows || !few_takes(rows, w1) || !few_takes(rows, w2)) {
+  if (rows > kMostRows || !skinny_takes(rows, w1) || !skinny_takes(rows, w2)) {
     return call_triton("gossamer::gemm_chain", x, w1, w2, b1, b2, activation);
   }
-  return few_products(op, x, {w1, b1, between}, {w2, b2});
+  return skinny_gemms(op, x, {w1, b1, between}, {w2, b2});
 }
 
 }  // namespace gossamer

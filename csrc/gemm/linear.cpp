@@ -1,6 +1,6 @@
 #include "gemm/linear.h"
 
-#include "gemm/linear_run.h"
+#include "gemm/cpu/run.h"
 
 namespace gossamer {
 namespace {

@@ -1,5 +1,5 @@
 #include "gemm/forward.h"
-#include "gemm/gemm_launch.cuh"
+#include "gemm/hopper/launch.cuh"
 #include "gemm/linear_8bit.h"
 
 namespace gossamer {
@@ -42,14 +42,14 @@ Granularity granularity(const char* op, const Scales& a, const Scales& b, int64_
 template <class Input, class Output>
 void launch(Gemm& gemm, bool blocked) {
   if constexpr (!std::is_same_v<Input, int8_t>) {
-    using Finish = cuda::FinishActivation<Output, Activation::none>;  // scales are in the sums already
-    if (blocked) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::blocked>>(gemm);
+    using Epilogue = cuda::ActivationEpilogue<Output, Activation::none>;  // scales are in the sums already
+    if (blocked) return launch_gemm<cuda::GemmTraits<Input, Epilogue, Sharing::blocked>>(gemm);
   }
-  using Finish = cuda::FinishScales<Output>;
+  using Epilogue = cuda::ScalesEpilogue<Output>;
   const Sharing sharing = sharing_for(gemm);
-  if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::rows>>(gemm);
-  if (sharing == Sharing::wide_tiles) return launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::wide_tiles>>(gemm);
-  launch_gemm<cuda::GemmTraits<Input, Finish, Sharing::tiles>>(gemm);
+  if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<Input, Epilogue, Sharing::rows>>(gemm);
+  if (sharing == Sharing::wide_tiles) return launch_gemm<cuda::GemmTraits<Input, Epilogue, Sharing::wide_tiles>>(gemm);
+  launch_gemm<cuda::GemmTraits<Input, Epilogue, Sharing::tiles>>(gemm);
 }
 
 template <class Input>
@@ -66,7 +66,7 @@ Tensor linear_8bit(const char* op, const char* qualified, const Tensor& x, const
     return call_triton(qualified, x, x_scale, weight, weight_scale, bias, dtype);
   }
   const bool half = dtype == ScalarType::Half;
-  Tensor out = empty_products(x, n, half ? aoti_torch_dtype_float16() : aoti_torch_dtype_bfloat16());
+  Tensor out = empty_result(x, n, half ? aoti_torch_dtype_float16() : aoti_torch_dtype_bfloat16());
   if (out.numel() == 0) return out;
   Gemm gemm{};
   gemm.op = op;

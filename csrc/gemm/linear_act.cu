@@ -1,7 +1,7 @@
-#include "gemm/few_launch.cuh"
 #include "gemm/forward.h"
-#include "gemm/gemm_launch.cuh"
+#include "gemm/hopper/launch.cuh"
 #include "gemm/linear_act.h"
+#include "gemm/skinny/launch.cuh"
 
 namespace gossamer {
 namespace {
@@ -12,10 +12,10 @@ using cuda::Sharing;
 
 template <class T, Activation A>
 void launch_as(Gemm& gemm, Sharing sharing) {
-  using Finish = cuda::FinishActivation<T, A>;
-  if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<T, Finish, Sharing::rows>>(gemm);
-  if (sharing == Sharing::wide_tiles) return launch_gemm<cuda::GemmTraits<T, Finish, Sharing::wide_tiles>>(gemm);
-  launch_gemm<cuda::GemmTraits<T, Finish, Sharing::tiles>>(gemm);
+  using Epilogue = cuda::ActivationEpilogue<T, A>;
+  if (sharing == Sharing::rows) return launch_gemm<cuda::GemmTraits<T, Epilogue, Sharing::rows>>(gemm);
+  if (sharing == Sharing::wide_tiles) return launch_gemm<cuda::GemmTraits<T, Epilogue, Sharing::wide_tiles>>(gemm);
+  launch_gemm<cuda::GemmTraits<T, Epilogue, Sharing::tiles>>(gemm);
 }
 
 template <class T>
@@ -46,10 +46,10 @@ Tensor linear_act_cuda(const Tensor& x, const Tensor& weight, const std::optiona
   const Activation last = parse_activation(kOp, activation);
   const DType dtype = dtype_of(x, kOp, "x");
   const cuda::DeviceGuard guard(x.get_device_index());
-  if (few_takes(x.numel() / weight.size(1), weight)) return few_product(kOp, x, {weight, bias, last});
+  if (skinny_takes(x.numel() / weight.size(1), weight)) return skinny_gemm(kOp, x, {weight, bias, last});
   if (dtype == DType::f32 || !takes(x, weight)) return call_triton("gossamer::linear_act", x, weight, bias, activation);
   const int64_t n = weight.size(0), k = weight.size(1);
-  Tensor out = empty_products(x, n);
+  Tensor out = empty_result(x, n);
   if (out.numel() == 0) return out;
   Gemm gemm{};
   gemm.op = kOp;

@@ -32,15 +32,15 @@ inline std::optional<Tensor> dense(const std::optional<Tensor>& t) {
 inline const void* data_of(const std::optional<Tensor>& t) { return t ? t->const_data_ptr() : nullptr; }
 
 // An uninitialised tensor [..., n] for x [..., k].
-inline Tensor empty_products(const Tensor& x, int64_t n, int32_t dtype) {
+inline Tensor empty_result(const Tensor& x, int64_t n, int32_t dtype) {
   std::vector<int64_t> sizes(x.dim(), n);
   for (int64_t d = 0; d + 1 < x.dim(); ++d) sizes[d] = x.size(d);
   return empty_contiguous(x, sizes, dtype);
 }
-inline Tensor empty_products(const Tensor& x, int64_t n) {
+inline Tensor empty_result(const Tensor& x, int64_t n) {
   int32_t dtype = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &dtype));
-  return empty_products(x, n, dtype);
+  return empty_result(x, n, dtype);
 }
 
 }  // namespace gossamer

@@ -1,17 +1,12 @@
-#include <memory>
-
+#include "gemm/cpu/linear_int8.kernel.h"
+#include "gemm/cpu/run.h"
 #include "gemm/linear_8bit.h"
-#include "gemm/linear_int8.kernel.h"
 
 namespace gossamer {
 namespace {
 
 constexpr const char* kOp = "linear_int8";
 constexpr int64_t kMaxK = 133000;  // 127 * 127 * k stays below 2^31
-
-struct alignas(64) CacheLine {
-  char bytes[64];
-};
 
 DType float_type(ScalarType dtype) {
   return dtype == ScalarType::Float ? DType::f32 : dtype == ScalarType::Half ? DType::f16 : DType::bf16;
@@ -48,16 +43,6 @@ void check_linear_int8(const Tensor& x, const Tensor& x_scale, const Tensor& wei
   check_scale(weight_scale, weight, "weight_scale");
 }
 
-void run(const LinearInt8& work) {
-  const int64_t bytes = GOSSAMER_CPU_KERNEL(linear_int8_packed_bytes)(work);
-  const std::unique_ptr<CacheLine[]> packed(new CacheLine[(bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine)]);
-  GOSSAMER_CPU_KERNEL(linear_int8_pack)(work, packed.get());
-  const auto kernel = GOSSAMER_CPU_KERNEL(linear_int8);
-  const int64_t grain = 65536 / work.k + 1;  // rows of weight; about 5 us of reading it: less is not worth a thread
-  torch::stable::parallel_for(0, work.n, grain,
-                              [&](int64_t begin, int64_t end) { kernel(work, packed.get(), begin, end); });
-}
-
 }  // namespace
 
 Tensor linear_int8_cpu(const Tensor& x, const Tensor& x_scale, const Tensor& weight, const Tensor& weight_scale,
@@ -65,7 +50,7 @@ Tensor linear_int8_cpu(const Tensor& x, const Tensor& x_scale, const Tensor& wei
   check_linear_int8(x, x_scale, weight, weight_scale, bias, dtype);
   LinearInt8 work{};
   work.dtype = float_type(dtype);
-  Tensor out = empty_products(x, weight.size(0), shim_type(work.dtype));
+  Tensor out = empty_result(x, weight.size(0), shim_type(work.dtype));
   if (out.numel() == 0) return out;
   const Rows rows = as_rows(x);
   const std::optional<Tensor> dense_bias = dense(bias), row_scale = dense(x_scale), column_scale = dense(weight_scale);
@@ -76,7 +61,9 @@ Tensor linear_int8_cpu(const Tensor& x, const Tensor& x_scale, const Tensor& wei
   work.weight_scale = static_cast<const float*>(data_of(column_scale));
   work.bias = data_of(dense_bias);
   work.out = out.mutable_data_ptr();
-  run(work);
+  // About 5 us of reading weights: less is not worth a thread.
+  run_packed(work, GOSSAMER_CPU_KERNEL(linear_int8_packed_bytes), GOSSAMER_CPU_KERNEL(linear_int8_pack),
+             GOSSAMER_CPU_KERNEL(linear_int8), 65536);
   return out;
 }
 

@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "gemm/linear_norm.kernel.h"
-#include "gemm/linear_run.h"
+#include "gemm/cpu/linear_norm.kernel.h"
+#include "gemm/cpu/run.h"
 
 namespace gossamer {
 namespace {
@@ -21,7 +21,7 @@ void check_linear_norm(const Tensor& x, const Tensor& weight, const Tensor& resi
   check_matches(residual, x, kOp, "residual");
   bool fits = residual.dim() == x.dim() && residual.size(x.dim() - 1) == n;
   for (int64_t d = 0; fits && d + 1 < x.dim(); ++d) fits = residual.size(d) == x.size(d);
-  STD_TORCH_CHECK(fits, kOp, ": residual must have the shape of the product");
+  STD_TORCH_CHECK(fits, kOp, ": residual must have the shape of x @ weight.T");
   check_bias(norm_weight, x, n, kOp, "norm_weight");
   check_bias(bias, x, n, kOp, "bias");
   check_bias(norm_bias, x, n, kOp, "norm_bias");
@@ -35,10 +35,10 @@ std::tuple<Tensor, Tensor> linear_norm_cpu(const Tensor& x, const Tensor& weight
                                            const Tensor& norm_weight, const std::optional<Tensor>& bias,
                                            const std::optional<Tensor>& norm_bias, std::string norm, double eps) {
   check_linear_norm(x, weight, residual, norm_weight, bias, norm_bias, norm, eps);
-  Ending ending;
-  ending.addend = dense(residual);
-  Tensor total = finished_product(x, weight, bias, ending);
-  Tensor normed = empty_products(x, weight.size(0));
+  Epilogue epilogue;
+  epilogue.addend = dense(residual);
+  Tensor total = linear_with_epilogue(x, weight, bias, epilogue);
+  Tensor normed = empty_result(x, weight.size(0));
   if (total.numel() == 0) return {normed, total};
   const std::optional<Tensor> scale = dense(norm_weight), shift = dense(norm_bias);
   const RowNorm work{dtype_of(x, kOp, "x"),  norm == "layer", weight.size(0), static_cast<float>(eps),

@@ -1,6 +1,6 @@
 #include "gemm/mlp.h"
 
-#include "gemm/linear_run.h"
+#include "gemm/cpu/run.h"
 
 namespace gossamer {
 namespace {
@@ -20,9 +20,9 @@ std::optional<Tensor> part(const std::optional<Tensor>& t, int64_t begin, int64_
 Tensor gemm_chain_cpu(const Tensor& x, const Tensor& w1, const Tensor& w2, const std::optional<Tensor>& b1,
                       const std::optional<Tensor>& b2, std::string activation) {
   check_gemm_chain(x, w1, w2, b1, b2);
-  Ending ending;
-  ending.activation = parse_activation("gemm_chain", activation);
-  return finished_product(finished_product(x, w1, b1, ending), w2, b2, {});
+  Epilogue epilogue;
+  epilogue.activation = parse_activation("gemm_chain", activation);
+  return linear_with_epilogue(linear_with_epilogue(x, w1, b1, epilogue), w2, b2, {});
 }
 
 Tensor gated_mlp_cpu(const Tensor& x, const Tensor& gate_up, const Tensor& down,
@@ -30,12 +30,12 @@ Tensor gated_mlp_cpu(const Tensor& x, const Tensor& gate_up, const Tensor& down,
                      std::string activation) {
   check_gated_mlp(x, gate_up, down, gate_up_bias, down_bias, activation);
   const int64_t hidden = gate_up.size(0) / 2;
-  Ending ending;
-  ending.activation = parse_activation("gated_mlp", activation);
+  Epilogue epilogue;
+  epilogue.activation = parse_activation("gated_mlp", activation);
   // `up` first, so that what goes through the activation is multiplied before it is rounded.
-  ending.factor = finished_product(x, part(gate_up, hidden, hidden), part(gate_up_bias, hidden, hidden), {});
-  const Tensor h = finished_product(x, part(gate_up, 0, hidden), part(gate_up_bias, 0, hidden), ending);
-  return finished_product(h, down, down_bias, {});
+  epilogue.factor = linear_with_epilogue(x, part(gate_up, hidden, hidden), part(gate_up_bias, hidden, hidden), {});
+  const Tensor h = linear_with_epilogue(x, part(gate_up, 0, hidden), part(gate_up_bias, 0, hidden), epilogue);
+  return linear_with_epilogue(h, down, down_bias, {});
 }
 
 }  // namespace gossamer

@@ -1,6 +1,6 @@
 #include "gemm/quantize_int8.h"
 
-#include "gemm/quantize_int8.kernel.h"
+#include "gemm/cpu/quantize_int8.kernel.h"
 #include "gossamer/torch/rows.h"
 
 namespace gossamer {

@@ -135,22 +135,21 @@ KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t
   return f;
 }
 
-KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks, const Tensor& slots,
-                           const std::optional<Tensor>& table, std::optional<int64_t> keep, const std::string& values,
-                           const std::string& scales, const std::optional<Tensor>& weights,
-                           const std::optional<Tensor>& scores) {
+KvPackCall prepare_kv_pack(const KvPackArguments& a) {
   KvPackCall call{};
+  const char* op = call.op = a.appends ? "kv_append" : "kv_pack";
+  const Tensor &x = a.x, &blocks = a.blocks, &slots = a.slots;
   call.dtype = dtype_of(x, op, "x");
   STD_TORCH_CHECK(x.dim() == 3, op, ": x must have 3 dimensions");
   KvPack& w = call.work;
-  w.format = parse_kv_format(op, x.size(2), keep, values, scales);
+  w.format = parse_kv_format(op, x.size(2), a.keep, a.values, a.scales);
   check_blocks(op, "blocks", blocks, w.format, x);
   STD_TORCH_CHECK(blocks.size(1) == x.size(1), op, ": blocks must have the heads of x");
   check_apart(op, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, x);
   STD_TORCH_CHECK(slots.dim() == 1 && slots.size(0) == x.size(0), op, ": slots must have one entry per row of x");
   const bool whole = w.format.scales == Scales::channel;
-  STD_TORCH_CHECK(!whole || (!table && x.size(0) % kBlockTokens == 0), op, ": scales 'channel' need whole blocks");
+  STD_TORCH_CHECK(!whole || (!a.table && x.size(0) % kBlockTokens == 0), op, ": scales 'channel' need whole blocks");
   w.rows = x.size(0);
   w.heads = checked_heads(op, x.size(1));
   call.x = with_dense_rows(x);
@@ -163,23 +162,24 @@ KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks
   w.block_head_stride = blocks.stride(1);
   call.slots = dense(slots);
   w.slots = static_cast<const int64_t*>(call.slots.const_data_ptr());
-  if (table) {
-    check_plain(op, "block_table", *table, ScalarType::Int, x);
-    STD_TORCH_CHECK(table->dim() == 2 && table->size(0) == x.size(0), op, ": block_table must have a line per row");
-    call.table = dense(*table);
+  if (a.table) {
+    const Tensor& table = *a.table;
+    check_plain(op, "block_table", table, ScalarType::Int, x);
+    STD_TORCH_CHECK(table.dim() == 2 && table.size(0) == x.size(0), op, ": block_table must have a line per row");
+    call.table = dense(table);
     w.table = static_cast<const int32_t*>(call.table.const_data_ptr());
-    w.table_stride = w.table_width = table->size(1);
+    w.table_stride = w.table_width = table.size(1);
   }
-  set_ranking(op, x, weights, scores, call);
+  set_ranking(op, x, a.weights, a.scores, call);
   return call;
 }
 
-KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
-                               const std::string& values, const std::string& scales, ScalarType dtype) {
+KvUnpackCall prepare_kv_unpack(const KvUnpackArguments& a) {
+  const Tensor &blocks = a.blocks, &slots = a.slots;
   const char* op = "kv_unpack";
   KvUnpackCall call{};
   KvUnpack& w = call.work;
-  w.format = parse_kv_format(op, head_dim, keep, values, scales);
+  w.format = parse_kv_format(op, a.head_dim, a.keep, a.values, a.scales);
   check_blocks(op, "blocks", blocks, w.format, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, blocks);
   STD_TORCH_CHECK(slots.dim() == 1, op, ": slots must have 1 dimension");
@@ -191,7 +191,7 @@ KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_
   w.block_head_stride = blocks.stride(1);
   call.slots = dense(slots);
   w.slots = static_cast<const int64_t*>(call.slots.const_data_ptr());
-  call.out = empty_contiguous(blocks, {w.rows, w.heads, head_dim}, shim_dtype(op, dtype));
+  call.out = empty_contiguous(blocks, {w.rows, w.heads, a.head_dim}, shim_dtype(op, a.dtype));
   call.dtype = dtype_of(call.out, op, "the result");
   w.out = call.out.mutable_data_ptr();
   return call;

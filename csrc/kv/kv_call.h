@@ -1,10 +1,7 @@
 // From tensors to KvPack and KvUnpack: the checks that kv_pack, kv_append and kv_unpack share.
 #pragma once
 
-#include <optional>
-#include <string>
-
-#include "gossamer/torch/tensor.h"
+#include "gossamer/torch/arguments.h"
 #include "kv/kv_format.h"
 
 namespace gossamer {
@@ -22,24 +19,45 @@ Tensor dense(const Tensor& t);
 // `t` itself where its rows are contiguous (and on a GPU can be read 16 bytes at a time), else a copy.
 Tensor with_dense_rows(const Tensor& t);
 
+// The arguments of kv_pack: as in its schema in csrc/bindings.cpp and in gossamer/ops/kv_pack.py.
+struct KvPackArguments : BoxedArguments {
+  KvPackArguments(StableIValue* stack, uint64_t count, bool appends = false)
+      : BoxedArguments(stack, count), appends(appends) {}
+  bool appends;
+  Tensor x = tensor(), blocks = tensor();
+  std::optional<Tensor> table = appends ? std::optional(tensor()) : std::nullopt;
+  Tensor slots = tensor();  // of kv_append: positions
+  std::optional<int64_t> keep = maybe_integer();
+  std::string values = text(), scales = text();
+  std::optional<Tensor> weights = maybe_tensor(), scores = maybe_tensor();
+};
+// Of kv_append: with a table.
+struct KvAppendArguments : KvPackArguments {
+  KvAppendArguments(StableIValue* stack, uint64_t count) : KvPackArguments(stack, count, true) {}
+};
+struct KvUnpackArguments : BoxedArguments {
+  using BoxedArguments::BoxedArguments;
+  Tensor blocks = tensor(), slots = tensor();
+  int64_t head_dim = integer();
+  std::optional<int64_t> keep = maybe_integer();
+  std::string values = text(), scales = text();
+  ScalarType dtype = scalar_type();
+};
+
 // A checked call; the tensors keep the memory alive that `work` points to.
 struct KvPackCall {
+  const char* op;
   KvPack work;
   DType dtype;
   Tensor x, slots, table, weights, scores;
 };
-// `table` is set for kv_append, whose `slots` are positions.
-KvPackCall prepare_kv_pack(const char* op, const Tensor& x, const Tensor& blocks, const Tensor& slots,
-                           const std::optional<Tensor>& table, std::optional<int64_t> keep, const std::string& values,
-                           const std::string& scales, const std::optional<Tensor>& weights,
-                           const std::optional<Tensor>& scores);
+KvPackCall prepare_kv_pack(const KvPackArguments& arguments);
 
 struct KvUnpackCall {
   KvUnpack work;
   DType dtype;
   Tensor slots, out;
 };
-KvUnpackCall prepare_kv_unpack(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
-                               const std::string& values, const std::string& scales, ScalarType dtype);
+KvUnpackCall prepare_kv_unpack(const KvUnpackArguments& arguments);
 
 }  // namespace gossamer

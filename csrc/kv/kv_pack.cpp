@@ -34,8 +34,8 @@ void check_slots(const char* op, const KvPack& w) {
   }
 }
 
-void run(const char* op, const KvPackCall& call) {
-  check_slots(op, call.work);
+void run(const KvPackCall& call) {
+  check_slots(call.op, call.work);
   const int64_t tiles = (call.work.rows + kBlockTokens - 1) / kBlockTokens * call.work.heads;
   const auto kernel = GOSSAMER_CPU_KERNEL(kv_pack);
   // A row takes 0.1 to 0.3 us; fewer than 128 are not worth a thread.
@@ -46,29 +46,22 @@ void run(const char* op, const KvPackCall& call) {
 
 }  // namespace
 
-void kv_pack_cpu(const Tensor& x, const Tensor& blocks, const Tensor& slots, std::optional<int64_t> keep,
-                 const std::string& values, const std::string& scales, std::optional<Tensor> weights,
-                 std::optional<Tensor> scores) {
-  run("kv_pack", prepare_kv_pack("kv_pack", x, blocks, slots, std::nullopt, keep, values, scales, weights, scores));
-}
+void kv_pack_cpu(const KvPackArguments& arguments) { run(prepare_kv_pack(arguments)); }
 
-void kv_append_cpu(const Tensor& x, const Tensor& blocks, const Tensor& block_table, const Tensor& positions,
-                   std::optional<int64_t> keep, const std::string& values, const std::string& scales,
-                   std::optional<Tensor> weights, std::optional<Tensor> scores) {
-  const char* op = "kv_append";
-  KvPackCall call = prepare_kv_pack(op, x, blocks, positions, block_table, keep, values, scales, weights, scores);
+void kv_append_cpu(const KvAppendArguments& arguments) {
+  KvPackCall call = prepare_kv_pack(arguments);
   KvPack& w = call.work;
   std::vector<int64_t> slots(w.rows, -1);
   for (int64_t i = 0; i < w.rows; ++i) {
     const int64_t position = w.slots[i];
-    STD_TORCH_CHECK(position >= -1 && position < w.table_width * kBlockTokens, op, ": a position is ", position);
+    STD_TORCH_CHECK(position >= -1 && position < w.table_width * kBlockTokens, call.op, ": a position is ", position);
     if (position < 0) continue;
     const int64_t block = w.table[i * w.table_stride + position / kBlockTokens];
-    STD_TORCH_CHECK(block >= 0 && block < w.num_blocks, op, ": the block of a position is ", block);
+    STD_TORCH_CHECK(block >= 0 && block < w.num_blocks, call.op, ": the block of a position is ", block);
     slots[i] = block * kBlockTokens + position % kBlockTokens;
   }
   w.slots = slots.data();
-  run(op, call);
+  run(call);
 }
 
 }  // namespace gossamer

@@ -132,16 +132,8 @@ void run(const Tensor& x, const KvPackCall& call) {
 
 }  // namespace
 
-void kv_pack_cuda(const Tensor& x, const Tensor& blocks, const Tensor& slots, std::optional<int64_t> keep,
-                  const std::string& values, const std::string& scales, std::optional<Tensor> weights,
-                  std::optional<Tensor> scores) {
-  run(x, prepare_kv_pack("kv_pack", x, blocks, slots, std::nullopt, keep, values, scales, weights, scores));
-}
+void kv_pack_cuda(const KvPackArguments& arguments) { run(arguments.x, prepare_kv_pack(arguments)); }
 
-void kv_append_cuda(const Tensor& x, const Tensor& blocks, const Tensor& block_table, const Tensor& positions,
-                    std::optional<int64_t> keep, const std::string& values, const std::string& scales,
-                    std::optional<Tensor> weights, std::optional<Tensor> scores) {
-  run(x, prepare_kv_pack("kv_append", x, blocks, positions, block_table, keep, values, scales, weights, scores));
-}
+void kv_append_cuda(const KvAppendArguments& arguments) { run(arguments.x, prepare_kv_pack(arguments)); }
 
 }  // namespace gossamer

@@ -5,18 +5,9 @@
 
 namespace gossamer {
 
-void kv_pack_cpu(const Tensor& x, const Tensor& blocks, const Tensor& slots, std::optional<int64_t> keep,
-                 const std::string& values, const std::string& scales, std::optional<Tensor> weights,
-                 std::optional<Tensor> scores);
-void kv_pack_cuda(const Tensor& x, const Tensor& blocks, const Tensor& slots, std::optional<int64_t> keep,
-                  const std::string& values, const std::string& scales, std::optional<Tensor> weights,
-                  std::optional<Tensor> scores);
-
-void kv_append_cpu(const Tensor& x, const Tensor& blocks, const Tensor& block_table, const Tensor& positions,
-                   std::optional<int64_t> keep, const std::string& values, const std::string& scales,
-                   std::optional<Tensor> weights, std::optional<Tensor> scores);
-void kv_append_cuda(const Tensor& x, const Tensor& blocks, const Tensor& block_table, const Tensor& positions,
-                    std::optional<int64_t> keep, const std::string& values, const std::string& scales,
-                    std::optional<Tensor> weights, std::optional<Tensor> scores);
+void kv_pack_cpu(const KvPackArguments& arguments);
+void kv_pack_cuda(const KvPackArguments& arguments);
+void kv_append_cpu(const KvAppendArguments& arguments);
+void kv_append_cuda(const KvAppendArguments& arguments);
 
 }  // namespace gossamer

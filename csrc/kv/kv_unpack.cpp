@@ -4,9 +4,8 @@
 
 namespace gossamer {
 
-Tensor kv_unpack_cpu(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
-                     const std::string& values, const std::string& scales, ScalarType dtype) {
-  const KvUnpackCall call = prepare_kv_unpack(blocks, slots, head_dim, keep, values, scales, dtype);
+Tensor kv_unpack_cpu(const KvUnpackArguments& arguments) {
+  const KvUnpackCall call = prepare_kv_unpack(arguments);
   const int64_t capacity = call.work.num_blocks * kBlockTokens;
   for (int64_t i = 0; i < call.work.rows; ++i) {
     const int64_t slot = call.work.slots[i];

@@ -125,9 +125,9 @@ void launch(const KvUnpack& w, cudaStream_t stream) {
 
 }  // namespace
 
-Tensor kv_unpack_cuda(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
-                      const std::string& values, const std::string& scales, ScalarType dtype) {
-  const KvUnpackCall call = prepare_kv_unpack(blocks, slots, head_dim, keep, values, scales, dtype);
+Tensor kv_unpack_cuda(const KvUnpackArguments& arguments) {
+  const KvUnpackCall call = prepare_kv_unpack(arguments);
+  const Tensor& blocks = arguments.blocks;
   const KvUnpack& w = call.work;
   if (w.rows == 0 || w.heads == 0) return call.out;
   const cuda::DeviceGuard guard(blocks.get_device_index());

@@ -5,9 +5,7 @@
 
 namespace gossamer {
 
-Tensor kv_unpack_cpu(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
-                     const std::string& values, const std::string& scales, ScalarType dtype);
-Tensor kv_unpack_cuda(const Tensor& blocks, const Tensor& slots, int64_t head_dim, std::optional<int64_t> keep,
-                      const std::string& values, const std::string& scales, ScalarType dtype);
+Tensor kv_unpack_cpu(const KvUnpackArguments& arguments);
+Tensor kv_unpack_cuda(const KvUnpackArguments& arguments);
 
 }  // namespace gossamer

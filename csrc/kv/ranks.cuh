@@ -41,7 +41,7 @@ struct OwnRanks {
 };
 
 // Float32 elements, weighted magnitudes or given scores: four bytes, computed anew for each. That takes
-// fewer cycles than keeping them: the products run beside the integer units, which are the bottleneck.
+// fewer cycles than keeping them: floating-point units run next to the integer units, which are the bottleneck.
 template <class T>
 struct FloatRanks {
   static constexpr int kBytes = 4;

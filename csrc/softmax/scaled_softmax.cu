@@ -92,7 +92,7 @@ void launch(const ScaledSoftmax& work, cudaStream_t stream) {
   } else if (packs <= 2 * threads) {
     softmax_kernel<T, V, 2><<<grid, block, 0, stream>>>(work, packs);
   } else {
-    softmax_kernel<T, V, sizeof(T)><<<grid, block, 0, stream>>>(work, packs);  // 4 packs: float32 alone has so many
+    softmax_kernel<T, V, sizeof(T)><<<grid, block, 0, stream>>>(work, packs);  // 4 packs: in float32 alone
   }
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }

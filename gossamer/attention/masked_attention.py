@@ -12,7 +12,8 @@ from gossamer.attention.prepared import PreparedMask, PreparedMasks
 from gossamer.attention.selector import plan
 from gossamer.masks import Mask
 from gossamer.ops.backends import chosen
-from gossamer.ops.masked_checks import check_bias, check_floats, check_heads
+from gossamer.ops.checks import check_floats
+from gossamer.ops.masked_checks import check_bias, check_heads
 
 OP = "masked_attention"
 PREPARED = PreparedMasks()

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from gossamer.kernels.arguments import DecodeArguments, named
 from gossamer.kernels.decode_merge import merge
 from gossamer.kernels.decode_split import SIZES, decode_attention_kernel
 from gossamer.kernels.variants import Variant
@@ -26,45 +27,25 @@ POINTER_NAMES = (
 )
 
 
-def decode_attention(
-    q: Tensor,
-    k_blocks: Tensor,
-    v_blocks: Tensor,
-    page_table: Tensor,
-    seq_lens: Tensor,
-    dense_k: Tensor | None,
-    dense_v: Tensor | None,
-    dense_table: Tensor | None,
-    k_keep: int | None,
-    k_values: str,
-    k_scales: str,
-    v_keep: int | None,
-    v_values: str,
-    v_scales: str,
-    dense_values: str,
-    window: int,
-    sink: int,
-    page_size: int,
-    scale: float,
-    softcap: float,
-    sliding: int,
-) -> tuple[Tensor, Tensor]:
+@named(DecodeArguments)
+def decode_attention(a: DecodeArguments) -> tuple[Tensor, Tensor]:
     """The launcher; arguments are those of the op, already checked."""
-    if dense_k is None or dense_v is None or dense_table is None:
-        # Never read: the kernel is compiled without a window.
-        dense_k, dense_v, dense_table, dense_values = k_blocks, v_blocks, page_table, ""
-    given = (q, k_blocks, v_blocks, page_table, seq_lens, dense_k, dense_v, dense_table)
+    pool, window = (a.k_blocks, a.v_blocks, a.page_table), ""
+    dense = pool  # never read: without a window the kernel is compiled so
+    if a.dense_k is not None and a.dense_v is not None and a.dense_table is not None:
+        dense, window = (a.dense_k, a.dense_v, a.dense_table), a.dense_values
+    given = (a.q, *pool, a.seq_lens, *dense)
     tensors = tuple(t if t.stride(-1) == 1 else t.contiguous() for t in given)
-    capacity = min(page_table.shape[1], dense_table.shape[1]) * page_size
-    limits = _limits(capacity, window, sink, sliding)
+    capacity = min(a.page_table.shape[1], dense[2].shape[1]) * a.page_size
+    limits = _limits(capacity, a.window, a.sink, a.sliding)
     formats = {
-        **_format("K", k_keep, k_values, k_scales),
-        **_format("V", v_keep, v_values, v_scales),
-        "WINDOW": dense_values,
-        "CAPPED": softcap != 0,
+        **_format("K", a.k_keep, a.k_values, a.k_scales),
+        **_format("V", a.v_keep, a.v_values, a.v_scales),
+        "WINDOW": window,
+        "CAPPED": a.softcap != 0,
     }
-    with torch.cuda.device_of(q):
-        return _launch(tensors, page_size // BLOCK_TOKENS, limits, (scale, softcap), formats)
+    with torch.cuda.device_of(a.q):
+        return _launch(tensors, a.page_size // BLOCK_TOKENS, limits, (a.scale, a.softcap), formats)
 
 
 def _launch(
@@ -129,7 +110,7 @@ def _splits(programs: int, blocks: int) -> int:
 
 
 def variants() -> list[Variant]:
-    """Some of the programs that calls compile to: every way to decode, small and large tiles."""
+    """Some of the programs that calls compile to: every format of values, small and large tiles."""
     return [
         _variant("*fp16", 128, 8, ("fp16", "none", 40), ("fp16", "none", 40), "fp16"),
         _variant("*bf16", 128, 4, ("int8", "row", 40), ("fp8_e4m3", "row", None), "bf16"),

@@ -20,7 +20,7 @@ SIZES = (
 
 
 @triton.jit
-def plan(length, q_len, split, splits, window, sink, sliding, WINDOW: tl.constexpr):
+def schedule(length, q_len, split, splits, window, sink, sliding, WINDOW: tl.constexpr):
     """Which blocks a share walks: items `begin` to `stop` of `dense` ones and then compressed ones.
 
     Dense items are the `sinks` from block `first` on and then the blocks from `recent` on, the
@@ -92,7 +92,7 @@ def decode_attention_kernel(
     largest = tl.where(fine, tl.full((ROWS,), -float("inf"), tl.float32), 0.0)
     total = tl.where(fine, tl.zeros((ROWS,), tl.float32), float("nan"))
     sums = tl.zeros((ROWS, padded(D)), tl.float32)
-    first, sinks, recent, start, dense, begin, stop = plan(
+    first, sinks, recent, start, dense, begin, stop = schedule(
         length, q_len, split, splits, window, sink, sliding, WINDOW
     )
     STEPS: tl.constexpr = 32 // TOKENS  # of a block

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.norm import launch, norm_row, norm_row_wide, plan
+from gossamer.kernels.arguments import FusedResidualLayernormArguments, named
+from gossamer.kernels.norm import launch, launch_options, norm_row, norm_row_wide
 from gossamer.kernels.variants import POINTERS, Variant
 
 
@@ -26,19 +27,13 @@ def fused_residual_layernorm_kernel(
         )  # fmt: skip
 
 
-def fused_residual_layernorm(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    input_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+@named(FusedResidualLayernormArguments)
+def fused_residual_layernorm(a: FusedResidualLayernormArguments) -> tuple[Tensor, Tensor]:
     """The launcher; arguments are those of the op, already checked."""
-    x, residual = x.contiguous(), residual.contiguous()
-    shared = tuple(t if t is None else t.contiguous() for t in (weight, bias, input_bias))
+    x, residual = a.x.contiguous(), a.residual.contiguous()
+    shared = tuple(t if t is None else t.contiguous() for t in (a.weight, a.bias, a.input_bias))
     results = torch.empty_like(x), torch.empty_like(x)
-    launch(fused_residual_layernorm_kernel, (x, residual), shared, results, eps)
+    launch(fused_residual_layernorm_kernel, (x, residual), shared, results, a.eps)
     return results
 
 
@@ -53,5 +48,5 @@ def variants() -> list[Variant]:
             options["num_warps"],
         )
         for p in POINTERS[::2]
-        for options in map(plan, (4096, 65_536))
+        for options in map(launch_options, (4096, 65_536))
     ]

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.norm import launch, norm_row, norm_row_wide, plan
+from gossamer.kernels.norm import launch, launch_options, norm_row, norm_row_wide
 from gossamer.kernels.variants import POINTERS, Variant
 
 
@@ -47,5 +47,5 @@ def variants() -> list[Variant]:
             options["num_warps"],
         )
         for p in POINTERS
-        for options in map(plan, (1, 256, 4096, 8192, 65_536))
+        for options in map(launch_options, (1, 256, 4096, 8192, 65_536))
     ]

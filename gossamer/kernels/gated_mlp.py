@@ -1,7 +1,7 @@
 """Triton kernels of gossamer.ops.gated_mlp.
 
-For few tokens the weights are read once, which is all that takes time: one launch for gate, up and
-the activation, one for down, whose reading is split along its rows so that every SM has some.
+Of skinny GEMMs reading the weights once is all that takes time: one launch for gate, up and the
+activation, one for down, whose reading is split along its rows so that every SM has some.
 """
 
 import torch
@@ -10,8 +10,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from gossamer.kernels.linear_act import FEW, multipliable, rows_of
-from gossamer.kernels.products import activate, add_columns, store_tile, tile_of, whole
+from gossamer.kernels.arguments import GatedMlpArguments, named
+from gossamer.kernels.gemm import activate, add_columns, store_tile, tile_of, whole
+from gossamer.kernels.linear_act import SKINNY, multipliable, rows_of
 from gossamer.kernels.variants import Variant
 
 SPLITS = 4  # of the rows of down^T: 4 x 64 programs for 4096 columns
@@ -109,77 +110,58 @@ def gated_mlp_kernel_activate(x_ptr, width, blocks, ACTIVATION: tl.constexpr, BL
     tl.store(x_ptr + row * 2 * width + columns, h.to(x_ptr.dtype.element_ty), mask=inside)
 
 
-def stream(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None,
-    down_bias: Tensor | None,
-    activation: str,
-) -> Tensor:
-    """x [few rows, k] through gate, up, activation and down: weights are read once."""
-    m, k = x.shape
-    inter, n = gate_up.shape[0] // 2, down.shape[0]
+def stream(a: GatedMlpArguments) -> Tensor:
+    """x [at most SKINNY rows, k] through gate, up, activation and down: weights are read once."""
+    m, k = a.x.shape
+    inter, n = a.gate_up.shape[0] // 2, a.down.shape[0]
     bm = 16 if m <= 16 else 64  # 32 takes longer than 64
-    out = x.new_empty((m, n))
-    x, gate_up, down = multipliable(x), multipliable(gate_up), multipliable(down)
-    h = x.new_empty((m, inter))
+    out = a.x.new_empty((m, n))
+    x, gate_up, down = multipliable(a.x), multipliable(a.gate_up), multipliable(a.down)
+    h, bias = x.new_empty((m, inter)), a.gate_up_bias
     up, last = _options(bm, whole(k, inter, n, x.stride(0), gate_up.stride(0), down.stride(0)))
     tiles = triton.cdiv(n, last["BN"])
     counters = torch.empty(tiles, dtype=torch.int32, device=x.device)
     parts = torch.empty(SPLITS, m, n, dtype=torch.float32, device=x.device)
     share = triton.cdiv(triton.cdiv(inter, SPLITS), last["BK"]) * last["BK"]
     gated_mlp_kernel[(triton.cdiv(inter, up["BN"]),)](
-        *(x, gate_up, gate_up[inter:], x if gate_up_bias is None else gate_up_bias, h, counters),
+        *(x, gate_up, gate_up[inter:], x if bias is None else bias, h, counters),
         *(m, inter, k, x.stride(0), gate_up.stride(0), tiles),
-        ACTIVATION=activation, HAS_BIAS=gate_up_bias is not None,
+        ACTIVATION=a.activation, HAS_BIAS=bias is not None,
         BM=bm, BC=triton.next_power_of_2(tiles), **up,
     )  # fmt: skip
     gated_mlp_kernel_down[(tiles, SPLITS)](
-        *(h, down, x if down_bias is None else down_bias, out, parts, counters),
+        *(h, down, x if a.down_bias is None else a.down_bias, out, parts, counters),
         *(m, n, inter, down.stride(0), share),
-        HAS_BIAS=down_bias is not None, SPLITS=SPLITS, BM=bm, **last,
+        HAS_BIAS=a.down_bias is not None, SPLITS=SPLITS, BM=bm, **last,
     )  # fmt: skip
     return out
 
 
-def multiply(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None,
-    down_bias: Tensor | None,
-    activation: str,
-) -> Tensor:
-    """x [many rows, k]: torch's products, and one pass between them."""
-    both = F.linear(x, gate_up, gate_up_bias).contiguous()
-    m, width = both.shape[0], gate_up.shape[0] // 2
+def multiply(a: GatedMlpArguments) -> Tensor:
+    """x [many rows, k]: torch's GEMMs, and one pass between them."""
+    both = F.linear(a.x, a.gate_up, a.gate_up_bias).contiguous()
+    m, width = both.shape[0], a.gate_up.shape[0] // 2
     block = min(1024, triton.next_power_of_2(width))
     blocks = triton.cdiv(width, block)
     gated_mlp_kernel_activate[(m * blocks,)](
-        both, width, blocks, ACTIVATION=activation, BLOCK=block
+        both, width, blocks, ACTIVATION=a.activation, BLOCK=block
     )
-    return F.linear(both[:, :width], down, down_bias)  # in place: a third less memory
+    return F.linear(both[:, :width], a.down, a.down_bias)  # in place: a third less memory
 
 
-def gated_mlp(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
-    activation: str = "silu",
-) -> Tensor:
+@named(GatedMlpArguments)
+def gated_mlp(a: GatedMlpArguments) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
-    out_shape = (*x.shape[:-1], down.shape[0])
-    if x.numel() == 0 or down.shape[0] == 0:
-        return x.new_empty(out_shape)
-    rows = rows_of(x)
-    up_bias = None if gate_up_bias is None else gate_up_bias.contiguous()
-    last_bias = None if down_bias is None else down_bias.contiguous()
-    call = stream if rows.shape[0] <= FEW and x.element_size() == 2 else multiply
-    with torch.cuda.device_of(x):
-        return call(rows, gate_up, down, up_bias, last_bias, activation).view(out_shape)
+    out_shape = (*a.x.shape[:-1], a.down.shape[0])
+    if a.x.numel() == 0 or a.down.shape[0] == 0:
+        return a.x.new_empty(out_shape)
+    up_bias, down_bias = (
+        None if b is None else b.contiguous() for b in (a.gate_up_bias, a.down_bias)
+    )
+    rows = a._replace(x=rows_of(a.x), gate_up_bias=up_bias, down_bias=down_bias)
+    call = stream if rows.x.shape[0] <= SKINNY and a.x.element_size() == 2 else multiply
+    with torch.cuda.device_of(a.x):
+        return call(rows).view(out_shape)
 
 
 def variants() -> list[Variant]:

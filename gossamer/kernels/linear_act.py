@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.products import activate, add_columns, product, store_tile, tile_place, whole
+from gossamer.kernels.gemm import activate, add_columns, gemm_tile, store_tile, tile_place, whole
 from gossamer.kernels.variants import Variant
 
 
@@ -19,7 +19,7 @@ def linear_act_kernel(
     row, column = tile_place(m, n, BM, BN, 8)
     rows = row * BM + tl.arange(0, BM)
     columns = column * BN + tl.arange(0, BN)
-    sums = product(a_ptr, b_ptr, m, n, k, a_stride, b_stride, rows, columns, BM, BN, BK)
+    sums = gemm_tile(a_ptr, b_ptr, m, n, k, a_stride, b_stride, rows, columns, BM, BN, BK)
     sums = add_columns(sums, bias_ptr, columns, n, HAS_BIAS)
     store_tile(c_ptr, activate(sums, ACTIVATION), rows, columns, m, n)
 
@@ -29,7 +29,7 @@ def linear_act_kernel_finish(
     x_ptr, bias_ptr, out_ptr, n, blocks,
     ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """activation(x + bias) for BLOCK columns of a row of the float32 product x [m, n]."""
+    """activation(x + bias) for BLOCK columns of a row of x [m, n], a GEMM in float32."""
     start = (tl.program_id(0) // blocks).to(tl.int64) * n
     columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
@@ -41,12 +41,12 @@ def linear_act_kernel_finish(
 
 
 _INTERPRETED = triton.knobs.runtime.interpret
-FEW = 64  # rows of one tile, for which the weights are streamed
+SKINNY = 64  # rows of one tile, for which the weights are streamed
 
 
 def tile_options(m: int, element_size: int, is_whole: bool) -> dict[str, int]:
     """Tile and launch options for m rows. is_whole: see `whole`."""
-    if m > FEW:
+    if m > SKINNY:
         if is_whole and element_size == 2:
             return {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3}
         return {"BM": 128, "BN": 128, "BK": 32, "num_warps": 8, "num_stages": 3}
@@ -56,16 +56,16 @@ def tile_options(m: int, element_size: int, is_whole: bool) -> dict[str, int]:
 
 
 def _by_torch(x: Tensor, n: int) -> bool:
-    """Whether torch's product and a second pass are faster for x [m, k].
+    """Whether torch's GEMM and a second pass are faster for x [m, k].
 
     Where tiles are few, cuBLAS splits k; for float32, which takes no tensor cores, it is faster.
     """
     m = x.shape[0]
     tiles = triton.cdiv(m, 128) * triton.cdiv(n, 256)
-    return m > FEW and (x.dtype is torch.float32 or tiles < 128)
+    return m > SKINNY and (x.dtype is torch.float32 or tiles < 128)
 
 
-def wide_product(x: Tensor, weight: Tensor) -> Tensor:
+def wide_gemm(x: Tensor, weight: Tensor) -> Tensor:
     """x @ weight.T in float32."""
     if x.dtype is torch.float32:
         return x @ weight.T
@@ -100,7 +100,7 @@ def linear_act(
             block = min(1024, triton.next_power_of_2(n))
             blocks = triton.cdiv(n, block)
             linear_act_kernel_finish[(m * blocks,)](
-                wide_product(rows, weight), dense_bias, out, n, blocks, BLOCK=block, **shared
+                wide_gemm(rows, weight), dense_bias, out, n, blocks, BLOCK=block, **shared
             )
             return out
         is_whole = whole(n, k, rows.stride(0), weight.stride(0))
@@ -114,7 +114,7 @@ def linear_act(
 
 
 def variants() -> list[Variant]:
-    """Some of the programs that calls compile to: each type, few rows and many."""
+    """Some of the programs that calls compile to: each type, skinny and not."""
     sizes = dict.fromkeys(("m", "n", "k", "a_stride", "b_stride"), "i32")
     names = ("a_ptr", "b_ptr", "bias_ptr", "c_ptr")
     cases = (("*fp32", 16, "mish"), ("*fp16", 64, "gelu"), ("*bf16", 1 << 14, "silu"))

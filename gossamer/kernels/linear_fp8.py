@@ -8,8 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.linear_act import FEW, rows_of
-from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place
+from gossamer.kernels.arguments import Linear8BitArguments, named
+from gossamer.kernels.gemm import add_columns, store_tile, tile_of, tile_place
+from gossamer.kernels.linear_act import SKINNY, rows_of
 from gossamer.kernels.variants import Variant
 
 GROUP = 128  # elements along k, and rows of weight, that share a scale
@@ -62,7 +63,7 @@ def linear_fp8_kernel(
 
 def _tile(m: int) -> dict[str, int]:
     """Tile and launch options for m rows: the largest that no odd size spills with."""
-    if m > FEW:
+    if m > SKINNY:
         return {"BM": 64, "BN": 128, "BK": 32, "num_warps": 8, "num_stages": 3}
     if m > 16:
         return {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 4}
@@ -72,7 +73,7 @@ def _tile(m: int) -> dict[str, int]:
 def _by_torch(
     x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, dtype: torch.dtype
 ) -> Tensor | None:
-    """The product of x [m, k] by cuBLAS, where it takes these arguments.
+    """x weight^T for x [m, k] by cuBLAS, where it takes these arguments.
 
     At 8192 x 8192 on an H200, 16 to 256 rows take 26 to 28 us; in bfloat16 they take 36 to 47.
     """
@@ -87,7 +88,7 @@ def _by_torch(
     if x_scale.shape[-1] == 1 and tuple(weight_scale.shape) in ((n, 1), (1,)):
         a_scale = x_scale.reshape(-1, 1).expand(m, 1).contiguous()
         b_scale = weight_scale.reshape(1, -1).expand(1, n).contiguous()
-        # As our kernel adds up; the other way takes 41 us for 16 rows instead of 26.
+        # As our kernel adds up; the other takes 41 us for 16 rows instead of 26.
         return torch._scaled_mm(x, weight.T, a_scale, b_scale, out_dtype=dtype, use_fast_accum=True)
     whole = k % GROUP == 0 and n % GROUP == 0 and m % 8 == 0 and capability == (9, 0)
     blocks = (m, k // GROUP), (n // GROUP, k // GROUP)
@@ -101,43 +102,37 @@ def _by_torch(
 _CUBLAS_HAS_BLOCKS = tuple(map(int, (torch.version.cuda or "0.0").split(".")[:2])) >= (12, 9)
 
 
-def linear_fp8(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
+@named(Linear8BitArguments)
+def linear_fp8(a: Linear8BitArguments) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
-    out = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+    out = a.x.new_empty((*a.x.shape[:-1], a.weight.shape[0]), dtype=a.dtype)
     if out.numel() == 0:
         return out
-    (n, k), dense = weight.shape, rows_of(x)
-    if bias is None:
-        product = _by_torch(dense, x_scale, weight, weight_scale, dtype)
-        if product is not None:
-            return product.view(out.shape)
-    rows, codes = dense.view(torch.uint8), weight.view(torch.uint8)
+    (n, k), dense = a.weight.shape, rows_of(a.x)
+    if a.bias is None:
+        result = _by_torch(dense, a.x_scale, a.weight, a.weight_scale, a.dtype)
+        if result is not None:
+            return result.view(out.shape)
+    rows, codes = dense.view(torch.uint8), a.weight.view(torch.uint8)
     m = rows.shape[0]
-    a_parts, b_parts = x_scale.shape[-1], weight_scale.shape[-1]
+    a_parts, b_parts = a.x_scale.shape[-1], a.weight_scale.shape[-1]
     options = _tile(m)
     grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
-    with torch.cuda.device_of(x):
+    with torch.cuda.device_of(a.x):
         linear_fp8_kernel[grid](
-            *(rows, x_scale.contiguous(), codes, weight_scale.contiguous()),
-            *(x_scale if bias is None else bias.contiguous(), out),
-            *(m, n, k, rows.stride(0), weight.stride(0)),
-            *(0 if x_scale.numel() == 1 else a_parts, int(a_parts > 1)),
-            *(0 if weight_scale.numel() == 1 else b_parts, int(b_parts > 1)),
-            B_SHARED=1 if tuple(weight_scale.shape) in ((n, 1), (1,)) else GROUP,
-            GROUPS=max(a_parts, b_parts) > 1, HAS_BIAS=bias is not None, **options,
+            *(rows, a.x_scale.contiguous(), codes, a.weight_scale.contiguous()),
+            *(a.x_scale if a.bias is None else a.bias.contiguous(), out),
+            *(m, n, k, rows.stride(0), a.weight.stride(0)),
+            *(0 if a.x_scale.numel() == 1 else a_parts, int(a_parts > 1)),
+            *(0 if a.weight_scale.numel() == 1 else b_parts, int(b_parts > 1)),
+            B_SHARED=1 if tuple(a.weight_scale.shape) in ((n, 1), (1,)) else GROUP,
+            GROUPS=max(a_parts, b_parts) > 1, HAS_BIAS=a.bias is not None, **options,
         )  # fmt: skip
     return out
 
 
 def variants() -> list[Variant]:
-    """Some of the programs that calls compile to: few rows and many."""
+    """Some of the programs that calls compile to: skinny and not."""
     sizes = dict.fromkeys(("m", "n", "k", "a_stride", "b_stride"), "i32")
     sizes |= dict.fromkeys(("a_row", "a_group", "b_row", "b_group"), "i32")
     names = {"a_ptr": "*u8", "a_scale_ptr": "*fp32", "b_ptr": "*u8", "b_scale_ptr": "*fp32"}

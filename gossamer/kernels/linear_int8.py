@@ -5,8 +5,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gossamer.kernels.linear_act import FEW, rows_of
-from gossamer.kernels.products import add_columns, store_tile, tile_of, tile_place, whole
+from gossamer.kernels.arguments import Linear8BitArguments, named
+from gossamer.kernels.gemm import add_columns, store_tile, tile_of, tile_place, whole
+from gossamer.kernels.linear_act import SKINNY, rows_of
 from gossamer.kernels.variants import Variant
 
 
@@ -32,43 +33,37 @@ def linear_int8_kernel(
 
 def _tile(m: int, is_whole: bool) -> dict[str, int]:
     """Tile and launch options for m rows. is_whole: see `whole`."""
-    if m > FEW and is_whole:
+    if m > SKINNY and is_whole:
         return {"BM": 128, "BN": 256, "BK": 128, "num_warps": 8, "num_stages": 3}
-    if m > FEW:
+    if m > SKINNY:
         return {"BM": 64, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
     bm = max(16, triton.next_power_of_2(m))
     bk = 256 if bm == 16 else 128 if is_whole else 64
     return {"BM": bm, "BN": 32, "BK": bk, "num_warps": 4, "num_stages": 4}
 
 
-def linear_int8(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
+@named(Linear8BitArguments)
+def linear_int8(a: Linear8BitArguments) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
-    out = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+    out = a.x.new_empty((*a.x.shape[:-1], a.weight.shape[0]), dtype=a.dtype)
     if out.numel() == 0:
         return out
-    rows, (n, k) = rows_of(x), weight.shape
+    rows, (n, k) = rows_of(a.x), a.weight.shape
     m = rows.shape[0]
-    options = _tile(m, whole(n, k, rows.stride(0), weight.stride(0)))
+    options = _tile(m, whole(n, k, rows.stride(0), a.weight.stride(0)))
     grid = (triton.cdiv(m, options["BM"]) * triton.cdiv(n, options["BN"]),)
-    with torch.cuda.device_of(x):
+    with torch.cuda.device_of(a.x):
         linear_int8_kernel[grid](
-            *(rows, x_scale.contiguous(), weight, weight_scale.contiguous()),
-            *(x_scale if bias is None else bias.contiguous(), out),
-            *(m, n, k, rows.stride(0), weight.stride(0)),
-            HAS_BIAS=bias is not None, **options,
+            *(rows, a.x_scale.contiguous(), a.weight, a.weight_scale.contiguous()),
+            *(a.x_scale if a.bias is None else a.bias.contiguous(), out),
+            *(m, n, k, rows.stride(0), a.weight.stride(0)),
+            HAS_BIAS=a.bias is not None, **options,
         )  # fmt: skip
     return out
 
 
 def variants() -> list[Variant]:
-    """Some of the programs that calls compile to: few rows and many."""
+    """Some of the programs that calls compile to: skinny and not."""
     sizes = dict.fromkeys(("m", "n", "k", "a_stride", "b_stride"), "i32")
     names = {"a_ptr": "*i8", "a_scale_ptr": "*fp32", "b_ptr": "*i8", "b_scale_ptr": "*fp32"}
     found = []

@@ -1,6 +1,6 @@
-"""Triton kernel of gossamer.ops.linear_norm: what follows torch's product, in one pass.
+"""Triton kernel of gossamer.ops.linear_norm: what follows torch's GEMM, in one pass.
 
-Not one kernel: a norm needs whole rows of the product, 4,096 columns say, while a tile that keeps
+Not one kernel: a norm needs whole rows of the result, 4,096 columns say, while a tile that keeps
 the tensor cores busy has 256. Tiles of whole rows would be 16 rows high (128 KiB of float32) and
 read all weights once per 16 rows: 8 times the traffic of tiles of 128 rows.
 """
@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from gossamer.kernels.arguments import LinearNormArguments, named
 from gossamer.kernels.variants import MAX_ELEMENTS, Variant
 
 MAX_BLOCK = 8192  # elements of a row that stay in registers; wider rows are read again
@@ -93,7 +94,7 @@ def linear_norm_kernel_wide(
         )  # fmt: skip
 
 
-def _plan(width: int) -> tuple[Any, dict[str, int]]:
+def _launch_options(width: int) -> tuple[Any, dict[str, int]]:
     """The kernel for rows of this width and its launch options."""
     if width > MAX_BLOCK:
         return linear_norm_kernel_wide, {"BLOCK": 4096, "num_warps": 8}
@@ -101,49 +102,35 @@ def _plan(width: int) -> tuple[Any, dict[str, int]]:
     return linear_norm_kernel, {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
 
 
-def linear_norm(
-    x: Tensor,
-    weight: Tensor,
-    residual: Tensor,
-    norm_weight: Tensor,
-    bias: Tensor | None = None,
-    norm_bias: Tensor | None = None,
-    norm: str = "rms",
-    eps: float = 1e-6,
-) -> tuple[Tensor, Tensor]:
+@named(LinearNormArguments)
+def linear_norm(a: LinearNormArguments) -> tuple[Tensor, Tensor]:
     """The launcher; arguments are those of the op, already checked."""
-    width = weight.shape[0]
-    product = F.linear(x, weight).contiguous()
-    normed, total = torch.empty_like(product), torch.empty_like(product)
-    rows = [t.view(-1, width) for t in (product, residual.contiguous(), normed, total)]
-    shared = [(product if t is None else t.contiguous()) for t in (bias, norm_weight, norm_bias)]
-    kernel, options = _plan(width)
-    with torch.cuda.device_of(x):
+    width = a.weight.shape[0]
+    made = F.linear(a.x, a.weight).contiguous()
+    normed, total = torch.empty_like(made), torch.empty_like(made)
+    rows = [t.view(-1, width) for t in (made, a.residual.contiguous(), normed, total)]
+    given = (a.bias, a.norm_weight, a.norm_bias)
+    shared = [made if t is None else t.contiguous() for t in given]
+    kernel, options = _launch_options(width)
+    with torch.cuda.device_of(a.x):
         for start in range(0, rows[0].shape[0], MAX_ELEMENTS):
             part = [t[start : start + MAX_ELEMENTS] for t in rows]
             kernel[(part[0].shape[0],)](
-                *part[:2], *shared, *part[2:], width, eps,
-                LAYER=norm == "layer", HAS_BIAS=bias is not None, SHIFTED=norm_bias is not None,
-                **options,
+                *part[:2], *shared, *part[2:], width, a.eps,
+                LAYER=a.norm == "layer", HAS_BIAS=a.bias is not None,
+                SHIFTED=a.norm_bias is not None, **options,
             )  # fmt: skip
     return normed, total
 
 
 def variants() -> list[Variant]:
     """Some of the programs that calls compile to."""
-    names = (
-        "x_ptr",
-        "residual_ptr",
-        "bias_ptr",
-        "weight_ptr",
-        "norm_bias_ptr",
-        "normed_ptr",
-        "sum_ptr",
-    )
+    tensors = ("x", "residual", "bias", "weight", "norm_bias", "normed", "sum")
+    names = [f"{name}_ptr" for name in tensors]
     cases = (("*fp32", 4096, False), ("*bf16", 4096, True), ("*fp16", 1 << 14, True))
     found = []
     for pointer, width, layer in cases:
-        kernel, options = _plan(width)
+        kernel, options = _launch_options(width)
         constants = {"LAYER": layer, "HAS_BIAS": layer, "SHIFTED": layer, "BLOCK": options["BLOCK"]}
         types = dict.fromkeys(names, pointer) | {"width": "i32", "eps": "fp32"}
         found.append(Variant(kernel, types, constants, options["num_warps"]))

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gossamer.kernels.arguments import MaskedArguments, named
 from gossamer.kernels.masked_step import UNIT, aligned, bias_strides, finish
 from gossamer.kernels.masked_tiles import attend, count_full, load_rows
 from gossamer.kernels.variants import Variant
@@ -40,7 +41,7 @@ def masked_attention_kernel(
     """Programs are items of `order`, each with its replicas: batches and heads that share the map.
 
     A program has ROWS queries of its tiles. Strides of q, k and v are in units of UNIT elements.
-    KEYS: of a step. BENT: scores are not just products times a positive scale. FLOAT32: multiply in
+    KEYS: of a step. BENT: scores are not just q k times a positive scale. FLOAT32: multiply in
     float32, whatever q is.
     """
     PARTS: tl.constexpr = TILE_Q // ROWS
@@ -99,32 +100,20 @@ def masked_attention_kernel(
     tl.store(at, out.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (channel < D)[None, :])
 
 
-def masked_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    offsets: Tensor,
-    tiles: Tensor,
-    bits: Tensor,
-    order: Tensor,
-    work: Tensor | None,
-    bias: Tensor | None,
-    scale: float,
-    softcap: float,
-    with_lse: bool,
-) -> tuple[Tensor, Tensor | None]:
+@named(MaskedArguments)
+def masked_attention(a: MaskedArguments) -> tuple[Tensor, Tensor | None]:
     """The launcher; arguments are those of the op, already checked."""
-    del work  # in pieces for the CUDA kernel
-    batch, heads, rows = order.shape
-    tile_q, tile_k = bits.shape[1], 32 * bits.shape[2]
+    q, bias, scale, softcap = a.q, a.bias, a.scale, a.softcap  # `work` is for the CUDA kernel
+    batch, heads, rows = a.order.shape
+    tile_q, tile_k = a.bits.shape[1], 32 * a.bits.shape[2]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     replica_heads = 1 if heads > 1 else q.shape[1]
     replicas = (1 if batch > 1 else q.shape[0]) * replica_heads
-    programs = order.numel() * replicas
+    programs = a.order.numel() * replicas
     if programs == 0:
-        return out, lse if with_lse else None
-    q, k, v = aligned(q), aligned(k), aligned(v)
+        return out, lse if a.with_lse else None
+    q, k, v = aligned(q), aligned(a.k), aligned(a.v)
     strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
     bent = softcap != 0 or bias is not None or scale <= 0
     tile = _tile(tile_q, tile_k, q.shape[3], q.element_size(), bent, bias is not None)
@@ -132,7 +121,7 @@ def masked_attention(
     with torch.cuda.device_of(q):
         masked_attention_kernel[(programs,)](
             *(q, k, v, out, lse, q if bias is None else bias),
-            *(offsets, *tiles.unbind(), bits, order, *(s // UNIT.value for s in strides)),
+            *(a.offsets, *a.tiles.unbind(), a.bits, a.order, *(s // UNIT.value for s in strides)),
             *bias_strides(bias, q, k),
             *(q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2]),
             *(rows, heads, replicas, replica_heads, scale, softcap),
@@ -140,7 +129,7 @@ def masked_attention(
             FLOAT32=_INTERPRETED and q.dtype == torch.bfloat16,
             **tile,
         )  # fmt: skip
-    return out, lse if with_lse else None
+    return out, lse if a.with_lse else None
 
 
 # Queries and keys of a step and how many steps are on their way, by padded head_dim: as many as

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gossamer.kernels.arguments import MaskedRowsArguments, named
 from gossamer.kernels.masked_step import UNIT, aligned, bend, bias_strides, finish, weigh
 from gossamer.kernels.variants import Variant
 
@@ -89,33 +90,24 @@ def masked_attention_rows_kernel(
     tl.store(at, out.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (channel < D)[None, :])
 
 
-def masked_attention_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    row_offsets: Tensor,
-    keys: Tensor,
-    bias: Tensor | None,
-    batch: int,
-    heads: int,
-    scale: float,
-    softcap: float,
-) -> tuple[Tensor, Tensor]:
+@named(MaskedRowsArguments)
+def masked_attention_rows(a: MaskedRowsArguments) -> tuple[Tensor, Tensor]:
     """The launcher; arguments are those of the op, already checked."""
+    q, bias, softcap = a.q, a.bias, a.softcap
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel() == 0:
         return out, lse
-    q, k, v = aligned(q), aligned(k), aligned(v)
+    q, k, v = aligned(q), aligned(a.k), aligned(a.v)
     group = q.shape[1] // k.shape[1]
-    shared = _shared(group, heads)
+    shared = _shared(group, a.heads)
     programs = q.shape[0] * (q.shape[1] // shared) * q.shape[2]
     strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
     with torch.cuda.device_of(q):
         masked_attention_rows_kernel[(programs,)](
-            *(q, k, v, out, lse, q if bias is None else bias, row_offsets, keys),
+            *(q, k, v, out, lse, q if bias is None else bias, a.row_offsets, a.keys),
             *(*(s // UNIT.value for s in strides), *bias_strides(bias, q, k)),
-            *(q.shape[1], group, shared, q.shape[2], batch, heads, scale, softcap),
+            *(q.shape[1], group, shared, q.shape[2], a.batch, a.heads, a.scale, softcap),
             CAPPED=softcap != 0, BIASED=bias is not None,
             FLOAT32=_INTERPRETED and q.dtype == torch.bfloat16,
             D=q.shape[3], **_tile(q.shape[3], q.element_size()),

@@ -14,7 +14,7 @@ UNIT = tl.constexpr(8)  # elements, of which the strides of q, k and v are multi
 
 @triton.jit
 def bend(scores, bias_at, inside, scale, softcap, CAPPED: tl.constexpr, BIASED: tl.constexpr):
-    """Products to scores, times log2 e: scaled, capped, and with the bias where `inside`."""
+    """q k to scores, times log2 e: scaled, capped, and with the bias where `inside`."""
     scores *= scale
     if CAPPED:
         scores = softcap * tanh(scores / softcap)

@@ -89,7 +89,7 @@ def norm_row_wide(
         give(h - mean, scale, weight_ptr, bias_ptr, normed_ptr, start, columns, inside)
 
 
-def plan(width: int) -> dict[str, Any]:
+def launch_options(width: int) -> dict[str, Any]:
     """Launch options for rows of this width."""
     if width > MAX_BLOCK:
         return {"WIDE": True, "BLOCK": 4096, "num_warps": 8}
@@ -110,7 +110,7 @@ def launch(
     """
     width = rows[0].shape[-1]
     views = [t.view(-1, width) for t in (*rows, *results)]
-    options = plan(width)
+    options = launch_options(width)
     with torch.cuda.device_of(rows[0]):
         for start in range(0, views[0].shape[0], MAX_ELEMENTS):
             parts = [t[start : start + MAX_ELEMENTS] for t in views]

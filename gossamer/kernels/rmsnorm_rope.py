@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gossamer.kernels.arguments import RmsnormRopeArguments, named
 from gossamer.kernels.rope import turn
 from gossamer.kernels.variants import Variant
 
@@ -81,29 +82,22 @@ def _tile(heads: int, head_dim: int, pairs: int) -> dict[str, int]:
     return {"HEADS": count, "PAIRS": columns, "REST": rest}
 
 
-def rmsnorm_rope(
-    x: Tensor,
-    weight: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    eps: float = 1e-6,
-    interleaved: bool = False,
-) -> Tensor:
+@named(RmsnormRopeArguments)
+def rmsnorm_rope(a: RmsnormRopeArguments) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty(a.x.shape, dtype=a.x.dtype, device=a.x.device)
     if out.numel() == 0:
         return out
-    tokens, heads, head_dim = x.shape
-    max_positions, pairs = cos.shape
+    tokens, heads, head_dim = a.x.shape
+    max_positions, pairs = a.cos.shape
     tile = _tile(heads, head_dim, pairs)
     head_blocks = triton.cdiv(heads, tile["HEADS"])
-    weight = weight.contiguous()
-    with torch.cuda.device_of(x):
+    weight, stride = a.weight.contiguous(), head_dim if a.weight.dim() == 2 else 0
+    with torch.cuda.device_of(a.x):
         rmsnorm_rope_kernel[(tokens * head_blocks,)](
-            *(x, weight, positions, cos, sin, out, heads, head_dim, pairs, max_positions, eps),
-            *(*x.stride(), positions.stride(0), head_dim if weight.dim() == 2 else 0, head_blocks),
-            INTERLEAVED=interleaved,
+            *(a.x, weight, a.positions, a.cos, a.sin, out, heads, head_dim, pairs, max_positions),
+            *(a.eps, *a.x.stride(), a.positions.stride(0), stride, head_blocks),
+            INTERLEAVED=a.interleaved,
             **tile,
         )
     return out

@@ -155,7 +155,7 @@ def _code(name: str, backend: str, root: Path) -> str:
     if backend in places:
         return places[backend]
     suffix = ".cpp" if backend == "cpu" else ".cu"
-    found = sorted(p.relative_to(root) for p in (root / "csrc").glob(f"*/{name}{suffix}"))
+    found = sorted(p.relative_to(root) for p in (root / "csrc").rglob(f"{name}{suffix}"))
     shared = "csrc/bindings.cpp" if backend == "cpu" else "csrc/bindings_cuda.cpp"
     return str(found[0]) if found else shared
 

@@ -102,7 +102,7 @@ def use_backend(*names: str) -> Iterator[None]:
     """Run every gossamer op of this thread on the first of `names` that is available.
 
     `use_backend("triton")` insists; `use_backend("triton", "reference")` allows a fallback. A
-    `backend=` argument of a call wins. Works around and inside of compiled functions; but compiled
+    `backend=` argument of a call wins. Works around and inside compiled functions; but compiled
     code also follows a `use_backend` of another thread while that lasts. Raises ValueError for an
     unknown name; an op raises BackendUnavailableError when none of them can run it.
     """

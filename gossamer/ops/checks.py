@@ -1,5 +1,6 @@
 """Argument checks shared by all ops. Messages read `op: argument is this; must be that`."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -56,6 +57,25 @@ def one_of(name: str, value: Any, valid: Iterable[str]) -> None:
     names = tuple(valid)
     if value not in names:
         raise ValueError(f"{name} is {value!r}; must be one of {', '.join(names)}")
+
+
+def check_floats(op: str, scale: float, softcap: float) -> None:
+    """scale and softcap of attention."""
+    if not math.isfinite(scale):
+        raise ValueError(f"{op}: scale is {scale}; must be finite")
+    if not (math.isfinite(softcap) and softcap >= 0):
+        raise ValueError(f"{op}: softcap is {softcap}; must be positive, or 0 for none")
+
+
+def check_range(
+    op: str, what: str, numbers: Tensor, least: int, end: int, things: str = ""
+) -> None:
+    """Numbers on the CPU from `least` to `end` - 1, of `things`; ValueError otherwise."""
+    wrong = numbers[(numbers < least) | (numbers >= end)]
+    if wrong.numel():
+        none = f"none, as there are {f'no {things}' if things else 'none'}"
+        valid = f"{least} to {end - 1}" if end > least else none
+        raise ValueError(f"{op}: {what} is {wrong[0].item()}; must be {valid}")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

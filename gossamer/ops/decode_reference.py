@@ -3,58 +3,38 @@
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import DecodeArguments, named
 from gossamer.ops import kv_codec
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 
 
-def reference(
-    q: Tensor,
-    k_blocks: Tensor,
-    v_blocks: Tensor,
-    page_table: Tensor,
-    seq_lens: Tensor,
-    dense_k: Tensor | None,
-    dense_v: Tensor | None,
-    dense_table: Tensor | None,
-    k_keep: int | None,
-    k_values: str,
-    k_scales: str,
-    v_keep: int | None,
-    v_values: str,
-    v_scales: str,
-    dense_values: str,
-    window: int,
-    sink: int,
-    page_size: int,
-    scale: float,
-    softcap: float,
-    sliding: int,
-) -> tuple[Tensor, Tensor]:
-    head_dim = q.shape[-1]
-    k_fmt = BlockFormat(head_dim, k_keep, k_values, k_scales)
-    v_fmt = BlockFormat(head_dim, v_keep, v_values, v_scales)
-    dense_fmt = BlockFormat(head_dim, None, dense_values)
+@named(DecodeArguments)
+def reference(a: DecodeArguments) -> tuple[Tensor, Tensor]:
+    q, page_size, head_dim = a.q, a.page_size, a.q.shape[-1]
+    k_fmt = BlockFormat(head_dim, a.k_keep, a.k_values, a.k_scales)
+    v_fmt = BlockFormat(head_dim, a.v_keep, a.v_values, a.v_scales)
+    dense_fmt = BlockFormat(head_dim, None, a.dense_values)
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
-    tables = [t for t in (page_table, dense_table) if t is not None]
+    tables = [t for t in (a.page_table, a.dense_table) if t is not None]
     capacity = min(t.shape[1] for t in tables) * page_size
-    for s, length in enumerate(seq_lens.tolist()):
+    for s, length in enumerate(a.seq_lens.tolist()):
         if length == 0:
             continue
         if not 0 <= length <= capacity:
             out[s], lse[s] = torch.nan, torch.nan
             continue
-        slots = _slots(page_table[s], length, page_size)
-        k, v = _rows(k_blocks, slots, k_fmt), _rows(v_blocks, slots, v_fmt)
-        seen = visible(length, q.shape[1], sliding, q.device)
-        if dense_k is not None and dense_v is not None and dense_table is not None:
+        slots = _slots(a.page_table[s], length, page_size)
+        k, v = _rows(a.k_blocks, slots, k_fmt), _rows(a.v_blocks, slots, v_fmt)
+        seen = visible(length, q.shape[1], a.sliding, q.device)
+        if a.dense_k is not None and a.dense_v is not None and a.dense_table is not None:
             # The same tokens once more, uncompressed; every query sees one of the two.
-            slots = _slots(dense_table[s], length, page_size)
-            k = torch.cat([k, _rows(dense_k, slots, dense_fmt)])
-            v = torch.cat([v, _rows(dense_v, slots, dense_fmt)])
-            dense = sees_dense(length, q.shape[1], window, sink, q.device)
+            slots = _slots(a.dense_table[s], length, page_size)
+            k = torch.cat([k, _rows(a.dense_k, slots, dense_fmt)])
+            v = torch.cat([v, _rows(a.dense_v, slots, dense_fmt)])
+            dense = sees_dense(length, q.shape[1], a.window, a.sink, q.device)
             seen = torch.cat([seen & ~dense, seen & dense], dim=1)
-        out[s], lse[s] = _attend(q[s], k, v, seen, scale, softcap)
+        out[s], lse[s] = _attend(q[s], k, v, seen, a.scale, a.softcap)
     return out, lse
 
 

@@ -1,4 +1,4 @@
-"""GELU of a biased tensor in one pass over memory: what follows the first product of an MLP."""
+"""GELU of a biased tensor in one pass over memory: what follows the first GEMM of an MLP."""
 
 from typing import Literal
 

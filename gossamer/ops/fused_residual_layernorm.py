@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import FusedResidualLayernormArguments, named
 from gossamer.ops.norm_checks import check_norm, given
 from gossamer.ops.registry import Op
 
@@ -34,35 +35,23 @@ def fused_residual_layernorm(
     return result
 
 
-def _reference(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    input_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    h = x.to(wide) if input_bias is None else x.to(wide) + input_bias.to(wide)
-    new_residual = (h + residual.to(wide)).to(x.dtype).contiguous()
+@named(FusedResidualLayernormArguments)
+def _reference(a: FusedResidualLayernormArguments) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(a.x.dtype, torch.float32)
+    h = a.x.to(wide) if a.input_bias is None else a.x.to(wide) + a.input_bias.to(wide)
+    new_residual = (h + a.residual.to(wide)).to(a.x.dtype).contiguous()
     h = new_residual.to(wide)
     off = h - h.mean(dim=-1, keepdim=True)
-    normed = off * torch.rsqrt(off.square().mean(dim=-1, keepdim=True) + eps) * weight.to(wide)
-    if bias is not None:
-        normed = normed + bias.to(wide)
-    return normed.to(x.dtype), new_residual
+    normed = off * torch.rsqrt(off.square().mean(dim=-1, keepdim=True) + a.eps) * a.weight.to(wide)
+    if a.bias is not None:
+        normed = normed + a.bias.to(wide)
+    return normed.to(a.x.dtype), new_residual
 
 
-def _check(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    input_bias: Tensor | None = None,
-) -> None:
-    rows = {"weight": weight} | given(bias=bias, input_bias=input_bias)
-    check_norm("fused_residual_layernorm", x, residual, rows, eps, has_residual=True)
+@named(FusedResidualLayernormArguments)
+def _check(a: FusedResidualLayernormArguments) -> None:
+    rows = {"weight": a.weight} | given(bias=a.bias, input_bias=a.input_bias)
+    check_norm("fused_residual_layernorm", a.x, a.residual, rows, a.eps, has_residual=True)
 
 
 def _fake(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:

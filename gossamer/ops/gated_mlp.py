@@ -1,8 +1,9 @@
-"""The gated MLP of a decoder block: gate and up, activation and product, down."""
+"""The gated MLP of a decoder block: gate and up, activation and multiplication, down."""
 
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import GatedMlpArguments, named
 from gossamer.ops.activations import activate, check_activation
 from gossamer.ops.checks import check_like
 from gossamer.ops.linear_checks import check_bias, check_input, check_weight, check_weight_shape
@@ -24,7 +25,7 @@ def gated_mlp(
     """(activation(x @ gate.T) * (x @ up.T)) @ down.T for x [..., k].
 
     gate_up: [2m, k], the rows of gate, then those of up. down: [n, m]. gate_up_bias: [2m] and
-    down_bias: [n] are added to the products. activation: "silu", "gelu" or "gelu_tanh".
+    down_bias: [n] are added to the GEMMs' results. activation: "silu", "gelu" or "gelu_tanh".
     Weights: rows of elements side by side; others: any strides. One dtype (float32, float16 or
     bfloat16) and device. Sums are in float32; what goes into down is rounded to the dtype, and for
     more than 64 rows (16 on a CPU) so are gate and up. The CUDA kernel is for 16 bits on sm_90, up
@@ -38,56 +39,38 @@ def gated_mlp(
     return result
 
 
-def _reference(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
-    activation: str = "silu",
-) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    both = x.to(wide) @ gate_up.to(wide).T
-    if gate_up_bias is not None:
-        both = both + gate_up_bias.to(wide)
+@named(GatedMlpArguments)
+def _reference(a: GatedMlpArguments) -> Tensor:
+    wide = torch.promote_types(a.x.dtype, torch.float32)
+    both = a.x.to(wide) @ a.gate_up.to(wide).T
+    if a.gate_up_bias is not None:
+        both = both + a.gate_up_bias.to(wide)
     gate, up = both.chunk(2, dim=-1)
-    hidden = (activate(gate, activation) * up).to(x.dtype).to(wide)
-    result = hidden @ down.to(wide).T
-    if down_bias is not None:
-        result = result + down_bias.to(wide)
-    return result.to(x.dtype).contiguous()
+    hidden = (activate(gate, a.activation) * up).to(a.x.dtype).to(wide)
+    result = hidden @ a.down.to(wide).T
+    if a.down_bias is not None:
+        result = result + a.down_bias.to(wide)
+    return result.to(a.x.dtype).contiguous()
 
 
-def _check(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
-    activation: str = "silu",
-) -> None:
+@named(GatedMlpArguments)
+def _check(a: GatedMlpArguments) -> None:
     op = "gated_mlp"
-    check_input(op, x)
-    check_weight(op, "gate_up", gate_up, x)
-    rows = gate_up.shape[0]
+    check_input(op, a.x)
+    check_weight(op, "gate_up", a.gate_up, a.x)
+    rows = a.gate_up.shape[0]
     if rows % 2 != 0 or rows == 0:
         raise ValueError(f"{op}: gate_up has {rows} rows; must be an even number, at least 2")
-    check_like(op, "down", down, "x", x)
-    check_weight_shape(op, "down", down, rows // 2, "half the rows of gate_up")
-    check_bias(op, "gate_up_bias", gate_up_bias, x, rows, "gate_up")
-    check_bias(op, "down_bias", down_bias, x, down.shape[0], "down")
-    check_activation(op, activation, ACTIVATIONS)
+    check_like(op, "down", a.down, "x", a.x)
+    check_weight_shape(op, "down", a.down, rows // 2, "half the rows of gate_up")
+    check_bias(op, "gate_up_bias", a.gate_up_bias, a.x, rows, "gate_up")
+    check_bias(op, "down_bias", a.down_bias, a.x, a.down.shape[0], "down")
+    check_activation(op, a.activation, ACTIVATIONS)
 
 
-def _fake(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
-    activation: str = "silu",
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], down.shape[0]))
+@named(GatedMlpArguments)
+def _fake(a: GatedMlpArguments) -> Tensor:
+    return a.x.new_empty((*a.x.shape[:-1], a.down.shape[0]))
 
 
 _op = Op(
@@ -98,7 +81,7 @@ _op = Op(
     example=lambda make: (
         *(make(3, 40), make(48, 40) / 6, make(32, 24) / 5, make(48), make(32), "silu"),
     ),
-    # Of results of the size of 1; what lies between products is rounded.
+    # Of results of the size of 1; what lies between GEMMs is rounded.
     tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
     triton="gossamer.kernels.gated_mlp:gated_mlp",
 )

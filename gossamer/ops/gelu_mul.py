@@ -1,4 +1,4 @@
-"""The gate of a GEGLU MLP (Gemma) in one pass over memory, after the fused gate and up product."""
+"""The gate of a GEGLU MLP (Gemma) in one pass over memory, after the fused gate and up GEMM."""
 
 from typing import Literal
 

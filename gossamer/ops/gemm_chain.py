@@ -1,8 +1,9 @@
-"""Two matrix products with an activation between them: the plain MLP."""
+"""Two GEMMs with an activation between them: the plain MLP."""
 
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import GemmChainArguments, named
 from gossamer.ops.activations import activate, check_activation
 from gossamer.ops.checks import check_like
 from gossamer.ops.linear_checks import check_bias, check_input, check_weight, check_weight_shape
@@ -24,7 +25,7 @@ def gemm_chain(
     activation: "gelu", "gelu_tanh", "silu", "swish" (silu), "mish", "relu2" or "relu".
     w1, w2: rows of elements side by side, k and m at least 1; others: any strides. One dtype
     (float32, float16 or bfloat16) and device. Sums, biases and the activation are in float32, what
-    is between the products is rounded to the dtype (on a CPU, for more than 16 rows, once more
+    is between the GEMMs is rounded to the dtype (on a CPU, for more than 16 rows, once more
     before the activation). The CUDA kernel is for 16 bits on sm_90, up to 32 rows, k and m
     multiples of 8, rows of weights in multiples of 16 bytes; other calls go on to Triton's.
     Returns a contiguous tensor [..., n]. Inference only: no gradient.
@@ -34,53 +35,35 @@ def gemm_chain(
     return result
 
 
-def _reference(
-    x: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    b1: Tensor | None = None,
-    b2: Tensor | None = None,
-    activation: str = "gelu",
-) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    hidden = x.to(wide) @ w1.to(wide).T
-    if b1 is not None:
-        hidden = hidden + b1.to(wide)
-    result = activate(hidden, activation).to(x.dtype).to(wide) @ w2.to(wide).T
-    if b2 is not None:
-        result = result + b2.to(wide)
-    return result.to(x.dtype).contiguous()
+@named(GemmChainArguments)
+def _reference(a: GemmChainArguments) -> Tensor:
+    wide = torch.promote_types(a.x.dtype, torch.float32)
+    hidden = a.x.to(wide) @ a.w1.to(wide).T
+    if a.b1 is not None:
+        hidden = hidden + a.b1.to(wide)
+    result = activate(hidden, a.activation).to(a.x.dtype).to(wide) @ a.w2.to(wide).T
+    if a.b2 is not None:
+        result = result + a.b2.to(wide)
+    return result.to(a.x.dtype).contiguous()
 
 
-def _check(
-    x: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    b1: Tensor | None = None,
-    b2: Tensor | None = None,
-    activation: str = "gelu",
-) -> None:
+@named(GemmChainArguments)
+def _check(a: GemmChainArguments) -> None:
     op = "gemm_chain"
-    check_input(op, x)
-    check_weight(op, "w1", w1, x)
-    if w1.shape[0] < 1:
+    check_input(op, a.x)
+    check_weight(op, "w1", a.w1, a.x)
+    if a.w1.shape[0] < 1:
         raise ValueError(f"{op}: w1 has 0 rows; must have at least 1")
-    check_like(op, "w2", w2, "x", x)
-    check_weight_shape(op, "w2", w2, w1.shape[0], "the rows of w1")
-    check_bias(op, "b1", b1, x, w1.shape[0], "w1")
-    check_bias(op, "b2", b2, x, w2.shape[0], "w2")
-    check_activation(op, activation)
+    check_like(op, "w2", a.w2, "x", a.x)
+    check_weight_shape(op, "w2", a.w2, a.w1.shape[0], "the rows of w1")
+    check_bias(op, "b1", a.b1, a.x, a.w1.shape[0], "w1")
+    check_bias(op, "b2", a.b2, a.x, a.w2.shape[0], "w2")
+    check_activation(op, a.activation)
 
 
-def _fake(
-    x: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    b1: Tensor | None = None,
-    b2: Tensor | None = None,
-    activation: str = "gelu",
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], w2.shape[0]))
+@named(GemmChainArguments)
+def _fake(a: GemmChainArguments) -> Tensor:
+    return a.x.new_empty((*a.x.shape[:-1], a.w2.shape[0]))
 
 
 _op = Op(
@@ -91,7 +74,7 @@ _op = Op(
     example=lambda make: (
         *(make(3, 40), make(48, 40) / 6, make(32, 48) / 7, make(48), make(32), "gelu"),
     ),
-    # Of results of the size of 1; what lies between products is rounded.
+    # Of results of the size of 1; what lies between GEMMs is rounded.
     tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
     triton="gossamer.kernels.gemm_chain:gemm_chain",
 )

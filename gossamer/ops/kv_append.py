@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import KvAppendArguments, named
 from gossamer.ops import kv_codec
 from gossamer.ops.checks import check_shape
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
@@ -60,53 +61,34 @@ def slots_of(block_table: Tensor, positions: Tensor) -> Tensor:
     return torch.where(inside, slots, -1)
 
 
-def _reference(
-    x: Tensor,
-    blocks: Tensor,
-    block_table: Tensor,
-    positions: Tensor,
-    keep: int | None,
-    values: str,
-    scales: str,
-    weights: Tensor | None = None,
-    scores: Tensor | None = None,
-) -> None:
-    fmt = BlockFormat(x.shape[-1], keep, values, scales)
-    kv_codec.write(x, blocks, slots_of(block_table, positions), fmt, weights, scores)
+@named(KvAppendArguments)
+def _reference(a: KvAppendArguments) -> None:
+    fmt = BlockFormat(a.x.shape[-1], a.keep, a.values, a.scales)
+    kv_codec.write(a.x, a.blocks, slots_of(a.block_table, a.positions), fmt, a.weights, a.scores)
 
 
-def _check(
-    x: Tensor,
-    blocks: Tensor,
-    block_table: Tensor,
-    positions: Tensor,
-    keep: int | None,
-    values: str,
-    scales: str,
-    weights: Tensor | None = None,
-    scores: Tensor | None = None,
-) -> None:
+@named(KvAppendArguments)
+def _check(a: KvAppendArguments) -> None:
     op = "kv_append"
-    fmt = check_write(op, x, blocks, keep, values, scales)
+    fmt = check_write(op, a.x, a.blocks, a.keep, a.values, a.scales)
     if fmt.whole_blocks:
         raise ValueError(f"{op}: scales is 'channel'; must be 'none', 'row' or 'group'")
-    check_plain(op, "block_table", block_table, torch.int32, x.device)
-    if block_table.dim() != 2 or block_table.shape[0] != x.shape[0]:
+    check_plain(op, "block_table", a.block_table, torch.int32, a.x.device)
+    if a.block_table.dim() != 2 or a.block_table.shape[0] != a.x.shape[0]:
         raise ValueError(
-            f"{op}: block_table has shape {list(block_table.shape)}; "
-            f"must be [{x.shape[0]}, max_blocks], a line for each row of x"
+            f"{op}: block_table has shape {list(a.block_table.shape)}; "
+            f"must be [{a.x.shape[0]}, max_blocks], a line for each row of x"
         )
-    check_plain(op, "positions", positions, torch.int64, x.device)
-    check_shape(op, "positions", positions, (x.shape[0],), "one for each row of x")
-    check_ranking(op, x, keep, weights, scores)
+    check_plain(op, "positions", a.positions, torch.int64, a.x.device)
+    check_shape(op, "positions", a.positions, (a.x.shape[0],), "one for each row of x")
+    check_ranking(op, a.x, a.keep, a.weights, a.scores)
 
 
-def _check_values(
-    x: Tensor, blocks: Tensor, block_table: Tensor, positions: Tensor, *_: object
-) -> None:
-    check_alignment("kv_append", blocks)
-    if positions.device.type == "cpu":
-        _check_numbers(blocks, block_table, positions)
+@named(KvAppendArguments)
+def _check_values(a: KvAppendArguments) -> None:
+    check_alignment("kv_append", a.blocks)
+    if a.positions.device.type == "cpu":
+        _check_numbers(a.blocks, a.block_table, a.positions)
 
 
 def _check_numbers(blocks: Tensor, block_table: Tensor, positions: Tensor) -> None:

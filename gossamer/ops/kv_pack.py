@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import KvPackArguments, named
 from gossamer.ops import kv_codec
 from gossamer.ops.checks import check_shape
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
@@ -55,48 +56,31 @@ def kv_pack(
     _op(x, blocks, slots, *options, backend=backend)
 
 
-def _reference(
-    x: Tensor,
-    blocks: Tensor,
-    slots: Tensor,
-    keep: int | None,
-    values: str,
-    scales: str,
-    weights: Tensor | None = None,
-    scores: Tensor | None = None,
-) -> None:
-    fmt = BlockFormat(x.shape[-1], keep, values, scales)
-    kv_codec.write(x, blocks, slots, fmt, weights, scores)
+@named(KvPackArguments)
+def _reference(a: KvPackArguments) -> None:
+    fmt = BlockFormat(a.x.shape[-1], a.keep, a.values, a.scales)
+    kv_codec.write(a.x, a.blocks, a.slots, fmt, a.weights, a.scores)
 
 
-def _check(
-    x: Tensor,
-    blocks: Tensor,
-    slots: Tensor,
-    keep: int | None,
-    values: str,
-    scales: str,
-    weights: Tensor | None = None,
-    scores: Tensor | None = None,
-) -> None:
+@named(KvPackArguments)
+def _check(a: KvPackArguments) -> None:
     op = "kv_pack"
-    fmt = check_write(op, x, blocks, keep, values, scales)
-    check_plain(op, "slots", slots, torch.int64, x.device)
-    check_shape(op, "slots", slots, (x.shape[0],), "one for each row of x")
-    if fmt.whole_blocks and x.shape[0] % BLOCK_TOKENS:
+    fmt = check_write(op, a.x, a.blocks, a.keep, a.values, a.scales)
+    check_plain(op, "slots", a.slots, torch.int64, a.x.device)
+    check_shape(op, "slots", a.slots, (a.x.shape[0],), "one for each row of x")
+    if fmt.whole_blocks and a.x.shape[0] % BLOCK_TOKENS:
         raise ValueError(
-            f"{op}: x has {x.shape[0]} rows; must be a multiple of {BLOCK_TOKENS} "
+            f"{op}: x has {a.x.shape[0]} rows; must be a multiple of {BLOCK_TOKENS} "
             "for scales 'channel'"
         )
-    check_ranking(op, x, keep, weights, scores)
+    check_ranking(op, a.x, a.keep, a.weights, a.scores)
 
 
-def _check_values(
-    x: Tensor, blocks: Tensor, slots: Tensor, keep: int | None, values: str, scales: str, *_: object
-) -> None:
-    check_alignment("kv_pack", blocks)
-    if slots.device.type == "cpu":
-        _check_numbers(slots, blocks.shape[0], scales)
+@named(KvPackArguments)
+def _check_values(a: KvPackArguments) -> None:
+    check_alignment("kv_pack", a.blocks)
+    if a.slots.device.type == "cpu":
+        _check_numbers(a.slots, a.blocks.shape[0], a.scales)
 
 
 def _check_numbers(slots: Tensor, num_blocks: int, scales: str | None) -> None:

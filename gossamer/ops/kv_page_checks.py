@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.ops.checks import dtype_name
+from gossamer.ops.checks import check_range, dtype_name
 
 
 def check_pool(op: str, name: str, pages: Any) -> None:
@@ -48,10 +48,7 @@ def check_lists(op: str, source: Any, target: Any) -> None:
 
 def check_numbers(op: str, name: str, index: Tensor, num_pages: int) -> None:
     """Pages that there are; ValueError otherwise."""
-    wrong = index[(index < 0) | (index >= num_pages)]
-    if wrong.numel():
-        valid = f"0 to {num_pages - 1}" if num_pages else "none, as there are no pages"
-        raise ValueError(f"{op}: a page of {name} is {wrong[0].item()}; must be {valid}")
+    check_range(op, f"a page of {name}", index, 0, num_pages, "pages")
 
 
 def check_once(op: str, target: Tensor) -> None:

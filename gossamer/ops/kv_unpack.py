@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import KvUnpackArguments, named
 from gossamer.ops import kv_codec
 from gossamer.ops.checks import FLOAT_DTYPES
 from gossamer.ops.kv_block import BlockFormat
@@ -43,57 +44,37 @@ def kv_unpack(
     return result
 
 
-def _reference(
-    blocks: Tensor,
-    slots: Tensor,
-    head_dim: int,
-    keep: int | None,
-    values: str,
-    scales: str,
-    dtype: torch.dtype,
-) -> Tensor:
-    fmt = BlockFormat(head_dim, keep, values, scales)
-    return kv_codec.read(blocks, slots, fmt).to(dtype).contiguous()
+@named(KvUnpackArguments)
+def _reference(a: KvUnpackArguments) -> Tensor:
+    fmt = BlockFormat(a.head_dim, a.keep, a.values, a.scales)
+    return kv_codec.read(a.blocks, a.slots, fmt).to(a.dtype).contiguous()
 
 
-def _check(
-    blocks: Tensor,
-    slots: Tensor,
-    head_dim: int,
-    keep: int | None,
-    values: str,
-    scales: str,
-    dtype: torch.dtype,
-) -> None:
+@named(KvUnpackArguments)
+def _check(a: KvUnpackArguments) -> None:
     op = "kv_unpack"
-    if not isinstance(blocks, Tensor):
-        raise TypeError(f"{op}: blocks is {type(blocks).__name__}; must be a torch.Tensor")
-    fmt = check_format(op, head_dim, keep, values, scales)
-    check_blocks(op, blocks, fmt, blocks.device)
-    check_plain(op, "slots", slots, torch.int64, blocks.device)
-    if slots.dim() != 1:
-        raise ValueError(f"{op}: slots has {slots.dim()} dimensions; must have 1")
-    if dtype not in FLOAT_DTYPES:
+    if not isinstance(a.blocks, Tensor):
+        raise TypeError(f"{op}: blocks is {type(a.blocks).__name__}; must be a torch.Tensor")
+    fmt = check_format(op, a.head_dim, a.keep, a.values, a.scales)
+    check_blocks(op, a.blocks, fmt, a.blocks.device)
+    check_plain(op, "slots", a.slots, torch.int64, a.blocks.device)
+    if a.slots.dim() != 1:
+        raise ValueError(f"{op}: slots has {a.slots.dim()} dimensions; must have 1")
+    if a.dtype not in FLOAT_DTYPES:
         valid = ", ".join(map(str, FLOAT_DTYPES))
-        raise TypeError(f"{op}: dtype is {dtype!r}; must be one of {valid}")
+        raise TypeError(f"{op}: dtype is {a.dtype!r}; must be one of {valid}")
 
 
-def _check_values(blocks: Tensor, slots: Tensor, *_: object) -> None:
-    check_alignment("kv_unpack", blocks)
-    if slots.device.type == "cpu":
-        check_slots("kv_unpack", slots, blocks.shape[0], unique=False)
+@named(KvUnpackArguments)
+def _check_values(a: KvUnpackArguments) -> None:
+    check_alignment("kv_unpack", a.blocks)
+    if a.slots.device.type == "cpu":
+        check_slots("kv_unpack", a.slots, a.blocks.shape[0], unique=False)
 
 
-def _fake(
-    blocks: Tensor,
-    slots: Tensor,
-    head_dim: int,
-    keep: int | None,
-    values: str,
-    scales: str,
-    dtype: torch.dtype,
-) -> Tensor:
-    return blocks.new_empty((slots.shape[0], blocks.shape[1], head_dim), dtype=dtype)
+@named(KvUnpackArguments)
+def _fake(a: KvUnpackArguments) -> Tensor:
+    return a.blocks.new_empty((a.slots.shape[0], a.blocks.shape[1], a.head_dim), dtype=a.dtype)
 
 
 def _example(make: Callable[..., Tensor]) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""A few rows times a weight matrix: what a decode step spends its time on."""
+"""A skinny GEMM, a few rows times a weight matrix: what a decode step spends its time on."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A matrix product, its bias and its activation, without a second pass over the result."""
+"""A GEMM, its bias and its activation, without a second pass over the result."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def linear_act(
     activation: "gelu", "gelu_tanh", "silu", "swish" (silu), "mish", "relu2" or "relu".
     x, bias: any strides. weight: rows of k elements side by side. k at least 1. One dtype (float32,
     float16 or bfloat16) and device. Sums, bias and activation are in float32; rounded once, but for
-    more than 16 rows on a CPU, where torch's product is rounded before bias and activation. The
+    more than 16 rows on a CPU, where torch's GEMM is rounded before bias and activation. The
     CUDA kernels are for 16 bits on sm_90, up to 64 rows (k a multiple of 8) or 192 and more (n a
     multiple of 8 too), rows of weight in multiples of 16 bytes; other calls go on to Triton's.
     Returns a contiguous tensor [..., n]. Inference only: no gradient.

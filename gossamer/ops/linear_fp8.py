@@ -1,9 +1,10 @@
-"""A product of float8 matrices with scales per tensor, per token and channel, or per block."""
+"""GEMM of float8 matrices with scales per tensor, per token and channel, or per block."""
 
 import torch
 from torch import Tensor
 
-from gossamer.ops.linear_8bit_checks import GROUP, check_product, check_scale
+from gossamer.kernels.arguments import Linear8BitArguments, named
+from gossamer.ops.linear_checks import GROUP, check_codes, check_scale, fake_linear_8bit
 from gossamer.ops.registry import Op
 
 
@@ -46,53 +47,30 @@ def expand_scale(scale: Tensor, codes: Tensor) -> Tensor:
     return scale
 
 
-def _reference(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    a = x.float() * expand_scale(x_scale, x)
-    b = weight.float() * expand_scale(weight_scale, weight)
-    result = a @ b.T
-    if bias is not None:
-        result = result + bias.float()
-    return result.to(dtype).contiguous()
+@named(Linear8BitArguments)
+def _reference(a: Linear8BitArguments) -> Tensor:
+    x = a.x.float() * expand_scale(a.x_scale, a.x)
+    weight = a.weight.float() * expand_scale(a.weight_scale, a.weight)
+    result = x @ weight.T
+    if a.bias is not None:
+        result = result + a.bias.float()
+    return result.to(a.dtype).contiguous()
 
 
-def _check(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> None:
+@named(Linear8BitArguments)
+def _check(a: Linear8BitArguments) -> None:
     op = "linear_fp8"
-    check_product(op, x, weight, bias, torch.float8_e4m3fn, dtype)
-    n, k = weight.shape
-    rows, groups = x.shape[:-1], (k + GROUP - 1) // GROUP
+    check_codes(op, a, torch.float8_e4m3fn)
+    n, k = a.weight.shape
+    rows, groups = a.x.shape[:-1], (k + GROUP - 1) // GROUP
     shapes = {"one": (1,), "one for each row": (*rows, 1), "one for each 128 of k": (*rows, groups)}
-    check_scale(op, "x_scale", x_scale, shapes, x)
+    check_scale(op, "x_scale", a.x_scale, shapes, a.x)
     shapes = {
         "one": (1,),
         "one for each row": (n, 1),
         "one for each block": ((n + GROUP - 1) // GROUP, groups),
     }
-    check_scale(op, "weight_scale", weight_scale, shapes, x)
-
-
-def _fake(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+    check_scale(op, "weight_scale", a.weight_scale, shapes, a.x)
 
 
 def _example(make: object) -> tuple[object, ...]:
@@ -107,7 +85,7 @@ _op = Op(
     "linear_fp8",
     reference=_reference,
     check=_check,
-    fake=_fake,
+    fake=fake_linear_8bit,
     example=_example,
     native_backends=("cuda",),
     triton="gossamer.kernels.linear_fp8:linear_fp8",

@@ -1,9 +1,10 @@
-"""A product of int8 matrices with a scale for each token and each channel (w8a8)."""
+"""GEMM of int8 matrices with a scale for each token and each channel (w8a8)."""
 
 import torch
 from torch import Tensor
 
-from gossamer.ops.linear_8bit_checks import check_product, check_scale
+from gossamer.kernels.arguments import Linear8BitArguments, named
+from gossamer.ops.linear_checks import check_codes, check_scale, fake_linear_8bit
 from gossamer.ops.registry import Op
 
 
@@ -34,47 +35,24 @@ def linear_int8(
 MAX_K = 133_000  # 127 * 127 * k stays below 2^31
 
 
-def _reference(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
+@named(Linear8BitArguments)
+def _reference(a: Linear8BitArguments) -> Tensor:
     # Sums of products of codes are exact in float64.
-    result = (x.double() @ weight.double().T).float() * (x_scale * weight_scale.T[0])
-    if bias is not None:
-        result = result + bias.float()
-    return result.to(dtype).contiguous()
+    result = (a.x.double() @ a.weight.double().T).float() * (a.x_scale * a.weight_scale.T[0])
+    if a.bias is not None:
+        result = result + a.bias.float()
+    return result.to(a.dtype).contiguous()
 
 
-def _check(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> None:
+@named(Linear8BitArguments)
+def _check(a: Linear8BitArguments) -> None:
     op = "linear_int8"
-    check_product(op, x, weight, bias, torch.int8, dtype)
-    if x.shape[-1] > MAX_K:
-        raise ValueError(f"{op}: the last dimension of x is {x.shape[-1]}; must be 1 to {MAX_K}")
-    check_scale(op, "x_scale", x_scale, {"one for each row": (*x.shape[:-1], 1)}, x)
-    shapes = {"one for each row of weight": (weight.shape[0], 1)}
-    check_scale(op, "weight_scale", weight_scale, shapes, x)
-
-
-def _fake(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+    check_codes(op, a, torch.int8)
+    if a.x.shape[-1] > MAX_K:
+        raise ValueError(f"{op}: the last dimension of x is {a.x.shape[-1]}; must be 1 to {MAX_K}")
+    check_scale(op, "x_scale", a.x_scale, {"one for each row": (*a.x.shape[:-1], 1)}, a.x)
+    shapes = {"one for each row of weight": (a.weight.shape[0], 1)}
+    check_scale(op, "weight_scale", a.weight_scale, shapes, a.x)
 
 
 def _example(make: object) -> tuple[object, ...]:
@@ -89,7 +67,7 @@ _op = Op(
     "linear_int8",
     reference=_reference,
     check=_check,
-    fake=_fake,
+    fake=fake_linear_8bit,
     example=_example,
     native_backends=("cpu", "cuda"),
     triton="gossamer.kernels.linear_int8:linear_int8",

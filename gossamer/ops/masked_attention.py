@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import MaskedArguments, named
 from gossamer.ops.masked_checks import check, check_map
 from gossamer.ops.masked_reference import pack_bits, reference
 from gossamer.ops.registry import Op
@@ -59,9 +60,10 @@ def masked_attention(
     return result
 
 
-def _fake(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if rest[-1] else None
-    return q.new_empty(q.shape), lse
+@named(MaskedArguments)
+def _fake(a: MaskedArguments) -> tuple[Tensor, Tensor | None]:
+    lse = a.q.new_empty(a.q.shape[:3], dtype=torch.float32) if a.with_lse else None
+    return a.q.new_empty(a.q.shape), lse
 
 
 _CUDA_DTYPES = (torch.float16, torch.bfloat16)
@@ -72,11 +74,11 @@ TUNED = "fp16 and bf16, head_dim 64 and 128, no bias, tiles of " + ", ".join(
 )
 
 
-def _limits(*args: Any) -> str | None:
+@named(MaskedArguments)
+def _limits(a: MaskedArguments) -> str | None:
     """Why the CUDA kernel does not take these arguments."""
-    q, bits, bias = args[0], args[5], args[8]
-    known = q.dtype in _CUDA_DTYPES and q.size(3) in (64, 128) and bits.shape[1:] in _CUDA_BITS
-    return None if known and bias is None else f"the CUDA kernel takes {TUNED}"
+    known = a.q.dtype in _CUDA_DTYPES and a.q.size(3) in (64, 128) and a.bias is None
+    return None if known and a.bits.shape[1:] in _CUDA_BITS else f"the CUDA kernel takes {TUNED}"
 
 
 def _example(make: Callable[..., Tensor]) -> tuple[Any, ...]:

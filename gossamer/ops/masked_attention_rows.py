@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.ops.checks import check_shape
+from gossamer.kernels.arguments import MaskedRowsArguments, named
+from gossamer.ops.checks import check_floats, check_range, check_shape
 from gossamer.ops.masked_checks import (
     check_bias,
-    check_floats,
     check_groups,
     check_heads,
     check_numbers,
     check_offsets,
-    check_range,
 )
 from gossamer.ops.masked_reference import attend
 from gossamer.ops.registry import Op
@@ -50,59 +49,40 @@ def masked_attention_rows(
     return result
 
 
-def _reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    row_offsets: Tensor,
-    keys: Tensor,
-    bias: Tensor | None,
-    batch: int,
-    heads: int,
-    scale: float,
-    softcap: float,
-) -> tuple[Tensor, Tensor]:
-    shape = (batch, heads, q.shape[2], k.shape[2])
-    row = torch.arange(row_offsets.shape[0] - 1, device=q.device)
-    row = row.repeat_interleave(row_offsets.diff().long())
-    seen = torch.zeros(shape, dtype=torch.bool, device=q.device)
-    seen.flatten(0, 2)[row, keys[: row.numel()].long()] = True
-    return attend(q, k, v, seen, bias, scale, softcap)
+@named(MaskedRowsArguments)
+def _reference(a: MaskedRowsArguments) -> tuple[Tensor, Tensor]:
+    shape, device = (a.batch, a.heads, a.q.shape[2], a.k.shape[2]), a.q.device
+    row = torch.arange(a.row_offsets.shape[0] - 1, device=device)
+    row = row.repeat_interleave(a.row_offsets.diff().long())
+    seen = torch.zeros(shape, dtype=torch.bool, device=device)
+    seen.flatten(0, 2)[row, a.keys[: row.numel()].long()] = True
+    return attend(a.q, a.k, a.v, seen, a.bias, a.scale, a.softcap)
 
 
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    row_offsets: Tensor,
-    keys: Tensor,
-    bias: Tensor | None,
-    batch: int,
-    heads: int,
-    scale: float,
-    softcap: float,
-) -> None:
-    check_heads(OP, q, k, v)
-    check_groups(OP, q, batch, heads)
-    check_numbers(OP, "row_offsets", row_offsets, q.device)
-    check_numbers(OP, "keys", keys, q.device)
-    count = batch * heads * q.shape[2]
-    check_shape(OP, "row_offsets", row_offsets, (count + 1,), "one for each query and one more")
-    if keys.dim() != 1:
-        raise ValueError(f"{OP}: keys has {keys.dim()} dimensions; must have 1")
-    if bias is not None:
-        check_bias(OP, bias, q, k)
-    check_floats(OP, scale, softcap)
+@named(MaskedRowsArguments)
+def _check(a: MaskedRowsArguments) -> None:
+    check_heads(OP, a.q, a.k, a.v)
+    check_groups(OP, a.q, a.batch, a.heads)
+    check_numbers(OP, "row_offsets", a.row_offsets, a.q.device)
+    check_numbers(OP, "keys", a.keys, a.q.device)
+    count = a.batch * a.heads * a.q.shape[2]
+    check_shape(OP, "row_offsets", a.row_offsets, (count + 1,), "one for each query and one more")
+    if a.keys.dim() != 1:
+        raise ValueError(f"{OP}: keys has {a.keys.dim()} dimensions; must have 1")
+    if a.bias is not None:
+        check_bias(OP, a.bias, a.q, a.k)
+    check_floats(OP, a.scale, a.softcap)
 
 
-def _check_values(*args: Any) -> None:
-    k, row_offsets, keys = args[1], args[3], args[4]
+@named(MaskedRowsArguments)
+def _check_values(a: MaskedRowsArguments) -> None:
+    keys = a.keys
     if keys.device.type != "cpu":
         return
-    check_offsets(OP, "row_offsets", row_offsets, keys.shape[0], "keys")
-    check_range(OP, "a key", keys, 0, k.shape[2])
+    check_offsets(OP, "row_offsets", a.row_offsets, keys.shape[0], "keys")
+    check_range(OP, "a key", keys, 0, a.k.shape[2])
     first = torch.zeros(keys.shape[0] + 1, dtype=torch.bool)
-    first[row_offsets.long()] = True  # of a list
+    first[a.row_offsets.long()] = True  # of a list
     if ((keys.diff() <= 0) & ~first[1:-1]).any():
         raise ValueError(f"{OP}: the keys of a query do not ascend; must be a list without repeats")
 

@@ -1,13 +1,13 @@
 """Argument checks of `masked_attention`."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossamer.ops.checks import check_like, check_shape, check_tensor
+from gossamer.kernels.arguments import MaskedArguments, named
+from gossamer.ops.checks import check_floats, check_like, check_range, check_shape, check_tensor
 from gossamer.ops.kv_checks import check_plain
 
 OP = "masked_attention"
@@ -36,25 +36,13 @@ class Map:
         return self.bits.shape[1], WORD * self.bits.shape[2]
 
 
-def check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    offsets: Tensor,
-    tiles: Tensor,
-    bits: Tensor,
-    order: Tensor,
-    work: Tensor | None,
-    bias: Tensor | None,
-    scale: float,
-    softcap: float,
-    with_lse: bool,
-) -> None:
+@named(MaskedArguments)
+def check(a: MaskedArguments) -> None:
     """Raises TypeError or ValueError for what can be seen without looking at numbers in tensors."""
-    check_heads(OP, q, k, v)
-    numbers = {"offsets": offsets, "tiles": tiles, "bits": bits, "order": order}
-    for name, value in numbers.items():
-        check_numbers(OP, name, value, q.device)
+    check_heads(OP, a.q, a.k, a.v)
+    q, tiles, bits, order = a.q, a.tiles, a.bits, a.order
+    for name in ("offsets", "tiles", "bits", "order"):
+        check_numbers(OP, name, getattr(a, name), q.device)
     if bits.dim() != 3 or bits.shape[0] < 1:
         raise ValueError(
             f"{OP}: bits has shape {list(bits.shape)}; "
@@ -72,12 +60,12 @@ def check(
     if tiles.dim() != 2 or tiles.shape[0] != 2:
         raise ValueError(f"{OP}: tiles has shape {list(tiles.shape)}; must be [2, tiles]")
     count = order.numel()
-    check_shape(OP, "offsets", offsets, (count + 1,), "one for each row of tiles and one more")
-    if work is not None:
-        _check_work(work, q.device, count)
-    if bias is not None:
-        check_bias(OP, bias, q, k)
-    check_floats(OP, scale, softcap)
+    check_shape(OP, "offsets", a.offsets, (count + 1,), "one for each row of tiles and one more")
+    if a.work is not None:
+        _check_work(a.work, q.device, count)
+    if a.bias is not None:
+        check_bias(OP, a.bias, q, a.k)
+    check_floats(OP, a.scale, a.softcap)
 
 
 def _check_work(work: Any, device: torch.device, rows: int) -> None:
@@ -151,24 +139,16 @@ def check_bias(op: str, bias: Any, q: Tensor, k: Tensor) -> None:
         )
 
 
-def check_floats(op: str, scale: float, softcap: float) -> None:
-    """scale and softcap."""
-    if not math.isfinite(scale):
-        raise ValueError(f"{op}: scale is {scale}; must be finite")
-    if not (math.isfinite(softcap) and softcap >= 0):
-        raise ValueError(f"{op}: softcap is {softcap}; must be positive, or 0 for none")
-
-
-def check_map(*args: Any) -> None:
+@named(MaskedArguments)
+def check_map(a: MaskedArguments) -> None:
     """The numbers of a map on the CPU; ValueError where it names no such tile, pattern or row."""
-    offsets, tiles, bits, order = args[3:7]
-    if offsets.device.type != "cpu":
+    if a.offsets.device.type != "cpu":
         return
-    columns, kinds = tiles
-    tile_k, kv_len = WORD * bits.shape[2], args[1].shape[2]
-    check_offsets(OP, "offsets", offsets, tiles.shape[1], "tiles")
+    columns, kinds = a.tiles
+    order, tile_k, kv_len = a.order, WORD * a.bits.shape[2], a.k.shape[2]
+    check_offsets(OP, "offsets", a.offsets, a.tiles.shape[1], "tiles")
     check_range(OP, "a column", columns, 0, -(-kv_len // tile_k))
-    check_range(OP, "a kind", kinds, -1, bits.shape[0])
+    check_range(OP, "a kind", kinds, -1, a.bits.shape[0])
     ragged = kinds[(columns + 1).long() * tile_k > kv_len]
     if (ragged < 0).any():
         raise ValueError(
@@ -186,11 +166,3 @@ def check_offsets(op: str, name: str, offsets: Tensor, end: int, what: str) -> N
             f"{op}: {name} are from {int(offsets[0])} to {int(offsets[-1])}; must begin with 0, "
             f"never fall and end with at most {end}, the number of {what}"
         )
-
-
-def check_range(op: str, what: str, numbers: Tensor, least: int, end: int) -> None:
-    """Numbers from `least` to `end` - 1."""
-    wrong = numbers[(numbers < least) | (numbers >= end)]
-    if wrong.numel():
-        valid = f"{least} to {end - 1}" if end > least else "none, as there are none"
-        raise ValueError(f"{op}: {what} is {wrong[0].item()}; must be {valid}")

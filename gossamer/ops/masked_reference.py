@@ -5,27 +5,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import MaskedArguments, named
 from gossamer.ops.masked_checks import WORD, Map
 
 
-def reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    offsets: Tensor,
-    tiles: Tensor,
-    bits: Tensor,
-    order: Tensor,
-    work: Tensor | None,
-    bias: Tensor | None,
-    scale: float,
-    softcap: float,
-    with_lse: bool,
-) -> tuple[Tensor, Tensor]:
-    del work  # which rows are computed first does not change them
-    seen = dense_mask(Map(offsets, tiles, bits, order), q.shape[2], k.shape[2])
-    out, lse = attend(q, k, v, seen, bias, scale, softcap)
-    return out, lse if with_lse else cast(Tensor, None)  # schemas have no optional results
+@named(MaskedArguments)
+def reference(a: MaskedArguments) -> tuple[Tensor, Tensor]:
+    # Without `work`: which rows are computed first does not change them.
+    seen = dense_mask(Map(a.offsets, a.tiles, a.bits, a.order), a.q.shape[2], a.k.shape[2])
+    out, lse = attend(a.q, a.k, a.v, seen, a.bias, a.scale, a.softcap)
+    return out, lse if a.with_lse else cast(Tensor, None)  # schemas have no optional results
 
 
 def dense_mask(tiles: Map, q_len: int, kv_len: int) -> Tensor:

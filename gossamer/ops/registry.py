@@ -44,7 +44,7 @@ class Op:
     reference: the meaning, in plain torch; its signature is the op's schema.
     check: raises ValueError or TypeError for bad arguments; same arguments as `reference`.
     fake: what the result looks like (shape, dtype, device), for tracing.
-    check_values: raises ValueError for bad numbers inside of tensors on the CPU, which tracing
+    check_values: raises ValueError for bad numbers inside tensors on the CPU, which tracing
     cannot see; numbers on a GPU are not looked at, because that would wait for them.
     mutates: the arguments that the op writes to; such an op returns nothing.
     example: small valid arguments; `make(*shape)` makes a random tensor.

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import RmsnormRopeArguments, named
 from gossamer.ops.checks import check_like
 from gossamer.ops.norm_checks import check_eps
 from gossamer.ops.registry import Op
-from gossamer.ops.rope import turned
+from gossamer.ops.rope import example, turned
 from gossamer.ops.rope_checks import check_positions, check_rope
 
 MAX_HEAD_DIM = 1024
@@ -47,46 +48,33 @@ def rmsnorm_rope(
     return result
 
 
-def _reference(
-    x: Tensor,
-    weight: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    eps: float = 1e-6,
-    interleaved: bool = False,
-) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    h = x.to(wide)
-    normed = h * torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + eps) * weight.to(wide)
-    return turned(normed, positions, cos, sin, interleaved).to(x.dtype)
+@named(RmsnormRopeArguments)
+def _reference(a: RmsnormRopeArguments) -> Tensor:
+    wide = torch.promote_types(a.x.dtype, torch.float32)
+    h = a.x.to(wide)
+    normed = h * torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + a.eps) * a.weight.to(wide)
+    return turned(normed, a.positions, a.cos, a.sin, a.interleaved).to(a.x.dtype)
 
 
-def _check(
-    x: Tensor,
-    weight: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    eps: float = 1e-6,
-    interleaved: bool = False,
-) -> None:
+@named(RmsnormRopeArguments)
+def _check(a: RmsnormRopeArguments) -> None:
     op = "rmsnorm_rope"
-    check_rope(op, x, positions, cos, sin, interleaved)
-    check_like(op, "weight", weight, "x", x)
-    _, heads, head_dim = x.shape
+    check_rope(op, a.x, a.positions, a.cos, a.sin, a.interleaved)
+    check_like(op, "weight", a.weight, "x", a.x)
+    _, heads, head_dim = a.x.shape
     if head_dim > MAX_HEAD_DIM:
         raise ValueError(f"{op}: head_dim is {head_dim}; must be 2 to {MAX_HEAD_DIM}")
-    if tuple(weight.shape) not in ((head_dim,), (heads, head_dim)):
+    if tuple(a.weight.shape) not in ((head_dim,), (heads, head_dim)):
         raise ValueError(
-            f"{op}: weight has shape {list(weight.shape)}; "
+            f"{op}: weight has shape {list(a.weight.shape)}; "
             f"must be [{head_dim}] or [{heads}, {head_dim}], the channels of x or its heads too"
         )
-    check_eps(op, eps)
+    check_eps(op, a.eps)
 
 
-def _check_values(x: Tensor, weight: Tensor, positions: Tensor, cos: Tensor, *_: object) -> None:
-    check_positions("rmsnorm_rope", positions, cos)
+@named(RmsnormRopeArguments)
+def _check_values(a: RmsnormRopeArguments) -> None:
+    check_positions("rmsnorm_rope", a.positions, a.cos)
 
 
 def _fake(x: Tensor, *_: object) -> Tensor:
@@ -94,9 +82,8 @@ def _fake(x: Tensor, *_: object) -> Tensor:
 
 
 def _example(make: Callable[..., Tensor]) -> tuple[object, ...]:
-    x = make(3, 2, 40)
-    positions = torch.tensor([4, 0, 2]).to(x.device)
-    return x, make(40), positions, make(5, 16).float(), make(5, 16).float(), 1e-6, False
+    x, positions, cos, sin, interleaved = example(make)
+    return x, make(40), positions, cos, sin, 1e-6, interleaved
 
 
 _op = Op(

@@ -62,13 +62,8 @@ def _check_values(x: Tensor, positions: Tensor, cos: Tensor, *_: object) -> None
     check_positions("rope", positions, cos)
 
 
-def _fake(
-    x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
-) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-def _example(make: Callable[..., Tensor]) -> tuple[object, ...]:
+def example(make: Callable[..., Tensor]) -> tuple[object, ...]:
+    """Three tokens of two heads."""
     x = make(3, 2, 40)
     positions = torch.tensor([4, 0, 2]).to(x.device)
     return x, positions, make(5, 16).float(), make(5, 16).float(), False
@@ -79,7 +74,7 @@ _op = Op(
     reference=turned,
     check=_check,
     check_values=_check_values,
-    fake=_fake,
-    example=_example,
+    fake=lambda x, *_: x.new_empty(x.shape),
+    example=example,
     triton="gossamer.kernels.rope:rope",
 )

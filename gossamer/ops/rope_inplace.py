@@ -1,12 +1,9 @@
 """Rotary position embedding of queries and keys where they lie."""
 
-from collections.abc import Callable
-
-import torch
 from torch import Tensor
 
 from gossamer.ops.registry import Op
-from gossamer.ops.rope import turned
+from gossamer.ops.rope import example, turned
 from gossamer.ops.rope_checks import check_positions, check_rope
 
 
@@ -22,7 +19,7 @@ def rope_inplace(
     """Turn pairs of channels (a, b) of x to (a cos - b sin, b cos + a sin), in float32; see `rope`.
 
     x: [tokens, heads, head_dim], float32, float16 or bfloat16, written in place: any strides whose
-    elements lie apart, as queries and keys inside of a fused projection's output. positions: int64
+    elements lie apart, as queries and keys inside a fused projection's output. positions: int64
     [tokens], the line of cos and sin that turns a token. cos, sin: float32, contiguous
     [max_positions, rotary_dim / 2]; channels from rotary_dim on stay as they are. Pairs are
     (i, i + rotary_dim / 2), or (2i, 2i + 1) if interleaved.
@@ -63,12 +60,6 @@ def _check_values(x: Tensor, positions: Tensor, cos: Tensor, *_: object) -> None
     check_positions("rope_inplace", positions, cos)
 
 
-def _example(make: Callable[..., Tensor]) -> tuple[object, ...]:
-    x = make(3, 2, 40)
-    positions = torch.tensor([4, 0, 2]).to(x.device)
-    return x, positions, make(5, 16).float(), make(5, 16).float(), False
-
-
 _op = Op(
     "rope_inplace",
     reference=_reference,
@@ -76,6 +67,6 @@ _op = Op(
     check_values=_check_values,
     fake=lambda *_: None,
     mutates=("x",),
-    example=_example,
+    example=example,
     triton="gossamer.kernels.rope_inplace:rope_inplace",
 )

@@ -1,4 +1,4 @@
-"""The gate of an MLP in one pass over memory: what follows the fused gate and up product."""
+"""The gate of an MLP in one pass over memory: what follows the fused gate and up GEMM."""
 
 import torch
 from torch import Tensor

@@ -50,7 +50,7 @@ def test_triton_kernels_do_not_spill(compiled):
 def _allowed(function: str) -> int:
     """Bytes on the stack. masked_attention's registers are bounded so that an SM holds more CTAs,
     which is faster on an H200 although up to 10 registers are spilled there, and 20 on sm_80.
-    Tiles of 128 x 192 leave int8 products two registers short, and are 4% faster all the same."""
+    Tiles of 128 x 192 leave int8 GEMMs two registers short, and are 4% faster all the same."""
     return 80 if "masked_kernel" in function else 8 if "gemm_kernel" in function else 0
 
 

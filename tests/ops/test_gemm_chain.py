@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gossamer.ops import gemm_chain
 from gossamer.ops.checks import FLOAT_DTYPES
-from tests.ops.products import check, random
+from tests.ops.gemm import check, random
 from tests.ops.spec import runs
 
 

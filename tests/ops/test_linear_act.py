@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from gossamer.ops import linear_act
 from gossamer.ops.activations import ACTIVATIONS
 from gossamer.ops.checks import FLOAT_DTYPES
-from tests.ops import products
+from tests.ops import gemm
 from tests.ops.spec import LAYOUTS, OpSpec, rounding_factor, runs
 
 RUNS = runs("linear_act")
@@ -123,8 +123,8 @@ def test_many_rows(op, backend, device, rows):
     interpreted = backend == "triton" and device == "cpu"  # slow
     for dtype in FLOAT_DTYPES:
         for n, k in ((40, 24),) if interpreted else ((1, 1), (40, 24), (70, 33)):
-            x, weight = products.random((rows, k), (n, k), dtype=dtype, device=device)
-            products.check("linear_act", (x, weight, x.new_ones(n), "gelu"), backend)
+            x, weight = gemm.random((rows, k), (n, k), dtype=dtype, device=device)
+            gemm.check("linear_act", (x, weight, x.new_ones(n), "gelu"), backend)
 
 
 @pytest.mark.gpu
@@ -141,7 +141,7 @@ def test_tiles_of_the_cuda_kernel(dtype, shape):
     The first four have tiles of 128 x 128, two of 128 x 192, the last one halves of 256 x 192.
     """
     m, n, k = shape
-    x, weight, bias = products.random((m, k), (n, k), (n,), dtype=dtype, device="cuda")
+    x, weight, bias = gemm.random((m, k), (n, k), (n,), dtype=dtype, device="cuda")
     for name in ACTIVATIONS:
         args = (x, weight, bias, name)
         SPEC.check(linear_act(*args, backend="cuda"), args)
@@ -162,7 +162,7 @@ def test_few_rows_by_the_cuda_kernel(dtype):
         *((17, 9000, 264), (31, 65, 4104), (32, 1032, 1000), (33, 2050, 136), (64, 20_000, 40)),
         *((3, 18_000, 72), (16, 9000, 40), (64, 700, 3000), (65, 700, 3000)),
     ):
-        x, weight, bias = products.random((m, k), (n, k), (n,), dtype=dtype, device="cuda")
+        x, weight, bias = gemm.random((m, k), (n, k), (n,), dtype=dtype, device="cuda")
         for name in ACTIVATIONS:
             args = (x, weight, bias, name)
             SPEC.check(linear_act(*args, backend="cuda"), args)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gossamer.ops import linear_norm
 from gossamer.ops.checks import FLOAT_DTYPES
-from tests.ops.products import check, random
+from tests.ops.gemm import check, random
 from tests.ops.spec import LAYOUTS, runs
 
 RUNS = runs("linear_norm")
@@ -42,7 +42,7 @@ BAD_CALLS = [
     (
         _args(residual=(5,)),
         ValueError,
-        "linear_norm: residual has shape [5]; must be [3, 5], that of the product",
+        "linear_norm: residual has shape [5]; must be [3, 5], that of x @ weight.T",
     ),
     (
         _args(scale=(8,)),

@@ -1,4 +1,4 @@
-// What sm_90 has for large tiles: barriers that count bytes, the copy engine (TMA) and clusters of CTAs.
+// What sm_90 has for large tiles: barriers that count bytes, TMA and clusters of CTAs.
 #pragma once
 
 #include <cuda.h>
@@ -14,14 +14,14 @@ GOSSAMER_INLINE uint32_t shared_offset(const void* p) { return static_cast<uint3
 GOSSAMER_INLINE void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Makes the barriers of this thread known to the copy engine and to the other CTAs of the cluster.
+// Makes the barriers of this thread known to TMA and to the other CTAs of the cluster.
 GOSSAMER_INLINE void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 GOSSAMER_INLINE void barrier_expect(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 // At the same barrier in CTA `rank` of the cluster. Without `.cluster` scopes here and in barrier_wait, which would
-// drain all stores of the SM and empty its L1 at every step (1.8 times the time of a product): what barriers order is
-// reads by wgmma and writes by the copy engine, which neither stores nor the L1 take part in.
+// drain all stores of the SM and empty its L1 at every step (1.8 times the time of a GEMM): what barriers order is
+// reads by wgmma and writes by TMA, which neither stores nor the L1 take part in.
 GOSSAMER_INLINE void barrier_arrive_at(uint32_t barrier, int rank) {
   asm volatile(
       "{\n\t.reg .b32 there;\n\t"
@@ -72,7 +72,7 @@ GOSSAMER_INLINE void wait_store_reads() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 GOSSAMER_INLINE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Before a barrier, in each thread that wrote shared memory which the copy engine reads next.
+// Before a barrier, in each thread that wrote shared memory which TMA reads next.
 GOSSAMER_INLINE void fence_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 GOSSAMER_INLINE int cluster_rank() {
@@ -88,6 +88,21 @@ GOSSAMER_INLINE void warpgroup_sync(int id) { asm volatile("bar.sync %0, 128;" :
 // One warpgroup waits for another one, which does not wait.
 GOSSAMER_INLINE void await_warpgroup(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
 GOSSAMER_INLINE void tell_warpgroup(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+
+// A place in a ring of stages in shared memory: each has a barrier that tells when it is full, and one for empty.
+template <class Traits>
+struct RingPlace {
+  int stage = 0, parity = 0;
+  uint32_t shared;
+
+  __device__ __forceinline__ explicit RingPlace(uint32_t shared) : shared(shared) {}
+  __device__ __forceinline__ uint32_t full() const { return shared + Traits::kBarriers + 8 * stage; }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8 * Traits::kStages; }
+  __device__ __forceinline__ uint32_t data() const { return shared + stage * Traits::kStageBytes; }
+  __device__ __forceinline__ void next() {
+    if (++stage == Traits::kStages) stage = 0, parity ^= 1;
+  }
+};
 
 #endif
 

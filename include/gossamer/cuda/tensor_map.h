@@ -1,4 +1,4 @@
-// How the copy engine of sm_90 is told where a tensor lies: the driver's function for it.
+// How TMA (sm_90) is told where a tensor lies: the driver's function for it.
 #pragma once
 
 #include <cuda.h>

@@ -1,0 +1,107 @@
+// Where the channel pairs of a block come from, 32 channels (a word) at a time. One lane owns one token: pairs[i] are
+// its channels 32 w + 2 i and + 1.
+#pragma once
+
+#include "attention/decode/expand.cuh"
+
+namespace gossamer::cuda {
+
+// A compressed block whose values lie in the lane's column.
+template <int D>
+struct SparsePairs {
+  uint32_t bits[D / 32];
+  uint32_t at;  // in the column
+
+  // The bitmap of a block in shared memory.
+  __device__ __forceinline__ SparsePairs(uint32_t block, uint32_t column, int lane) : at(column) {
+    if constexpr (D == 64) {
+      const uint2 x = load_shared2(block + lane * 8);
+      bits[0] = x.x, bits[1] = x.y;
+    } else {
+      static_assert(D == 128);
+      const uint4 x = load_shared4(block + lane * 16);
+      bits[0] = x.x, bits[1] = x.y, bits[2] = x.z, bits[3] = x.w;
+    }
+  }
+  // As if the lane's token had nothing.
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int w = 0; w < D / 32; ++w) bits[w] = 0;
+  }
+
+  // The words in order.
+  __device__ __forceinline__ void load(int, uint32_t (&pairs)[16]) {
+    const uint32_t word = bits[0];
+#pragma unroll
+    for (int w = 0; w + 1 < D / 32; ++w) bits[w] = bits[w + 1];
+    expand_word(word, at, pairs);
+  }
+};
+
+// A dense block of 16-bit values in shared memory.
+struct StagedPairs {
+  uint32_t lane_values;
+  bool valid;
+
+  __device__ __forceinline__ StagedPairs(uint32_t block, int lane, bool valid)
+      : lane_values(block + lane * 16), valid(valid) {}
+
+  __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+      const uint4 x = load_shared4(lane_values + (4 * w + chunk) * kBlockTokens * 16);
+      pairs[4 * chunk] = valid ? x.x : 0, pairs[4 * chunk + 1] = valid ? x.y : 0;
+      pairs[4 * chunk + 2] = valid ? x.z : 0, pairs[4 * chunk + 3] = valid ? x.w : 0;
+    }
+  }
+};
+
+// A dense block of 4-bit codes in shared memory, with a scale and a minimum per channel.
+template <class T, int D>
+struct CodedPairs {
+  uint32_t lane_codes, channels;
+  bool valid;
+
+  __device__ __forceinline__ CodedPairs(const KvFormat& f, uint32_t block, int lane, bool valid)
+      : lane_codes(block + lane * 4), channels(block + f.scales_at), valid(valid) {}
+
+  __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+      const uint32_t codes = load_shared(lane_codes + (4 * w + chunk) * kBlockTokens * 4);
+      const uint32_t even = codes & 0x0f0f0f0fu, odd = codes >> 4 & 0x0f0f0f0fu;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // 0x64xx is 1024 + xx in float16.
+        const uint32_t two = permute(permute(even, odd, 0x40 + 0x11 * i), 0x64646464u, 0x4140);
+        const uint2 scaling = load_shared2(channels + (32 * w + 8 * chunk + 2 * i) * 4);
+        const uint32_t scale = permute(scaling.x, scaling.y, 0x5410), minimum = permute(scaling.x, scaling.y, 0x7632);
+        const __half2 code = __hsub2(as_half2(two), __float2half2_rn(1024.0f));
+        const __half2 x = __hfma2(code, as_half2(scale), as_half2(minimum));
+        pairs[4 * chunk + i] = valid ? from_half2(reinterpret_cast<const uint32_t&>(x), T{}) : 0;
+      }
+    }
+  }
+};
+
+// A dense block of 16-bit values in global memory: the few blocks of a window are not worth a stage.
+struct GlobalPairs {
+  const uint8_t* lane_values;
+  bool valid;
+
+  __device__ __forceinline__ GlobalPairs(const uint8_t* block, int lane, bool valid)
+      : lane_values(block + lane * 16), valid(valid) {
+    asm volatile("" : "+l"(lane_values));  // or else 32 addresses are kept, one for each load
+  }
+
+  __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+      uint4 x{};
+      if (valid) x = __ldcs(reinterpret_cast<const uint4*>(lane_values + (4 * w + chunk) * kBlockTokens * 16));
+      pairs[4 * chunk] = x.x, pairs[4 * chunk + 1] = x.y, pairs[4 * chunk + 2] = x.z, pairs[4 * chunk + 3] = x.w;
+    }
+  }
+};
+
+}  // namespace gossamer::cuda
