@@ -6,6 +6,7 @@ from gossamer.bench import Record
 WHAT = {"engine_decode": "decode step", "engine_throughput": "equal KV memory"}
 WHERE = ["what", "model", "sequences x context", "dtype", "by", "cache"]
 ENGINE = [*WHERE, "step", "tokens/s", "of floor", "KV cache"]
+PREFILL = ["model", "dtype", "prompt", "cache", "by", "time", "first of its length"]
 TRANSFORMERS = ["cache", "KV cache", "peak memory", "prefill", "step", "tokens/s"]
 
 
@@ -32,6 +33,19 @@ def _engine_row(record: Record) -> list[str]:
         floor,
         "" if kv is None else f"{kv / 1e9:,.2f} GB",
     ]
+
+
+def prefill_table(records: list[Record]) -> str:
+    """Prompts by themselves, of this version and of one before it."""
+    found = [r for r in records if r.op == "engine_prefill"]
+    rows = [
+        [
+            *(_names(r.variant)[0], r.dtype, f"{r.shape[1]:,}", f"`{_names(r.variant)[1]}`"),
+            *(r.backend, f"{r.median_ms:,.4g} ms", f"{r.facts['first_ms']:,.4g} ms"),
+        ]
+        for r in sorted(found, key=lambda r: (r.variant, r.shape, r.backend))
+    ]
+    return table(PREFILL, rows) if rows else "Not measured yet."
 
 
 def _names(variant: str) -> tuple[str, str]:

@@ -60,6 +60,7 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "chosen": quality.chosen_table,
         "peers": quality.peer_table,
         "engine": partial(own, engine.engine_table, files="engine_*"),
+        "prefill": partial(own, engine.prefill_table, files="engine_prefill"),
         "transformers": partial(on_gpu, engine.transformers_table, files="transformers_*"),
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),

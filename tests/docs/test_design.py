@@ -3,6 +3,7 @@
 import importlib
 import re
 from functools import reduce
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def test_each_hop_names_the_next():
     """A file calls the name of the next hop, or returns to the one that it was called from."""
     files = [(file, name) for _, file, name in hops()]
     seen = set()
-    for (file, _), (after, name) in zip(files, files[1:], strict=False):
+    for (file, _), (after, name) in pairwise(files):
         seen.add(file)
         if after.endswith(".py") and after not in seen:
             word = name.split(".")[-1]
@@ -45,4 +46,5 @@ def test_each_hop_names_the_next():
 
 def test_paths_and_modules_of_the_page_exist():
     for path in re.findall(r"`((?:gossamer|csrc|tests|benchmarks|docs)/[\w/.-]+?)`", PAGE):
-        assert (ROOT / path).exists(), path
+        if Path(path).stem not in ("x", "test_x"):  # of any op
+            assert (ROOT / path).exists(), path
