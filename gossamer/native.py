@@ -25,10 +25,10 @@ class Library:
 
 
 def _find(name: str) -> Path | None:
-    """The library beside this file or, in an editable install, where the import system has it."""
-    beside = Path(__file__).with_name(f"{name}.so")
-    if beside.is_file():
-        return beside
+    """The library next to this file or, in an editable install, where the import system has it."""
+    here = Path(__file__).with_name(f"{name}.so")
+    if here.is_file():
+        return here
     spec = importlib.util.find_spec(f"gossamer.{name}")
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None

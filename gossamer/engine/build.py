@@ -1,4 +1,4 @@
-"""From options to a model and a cache in memory: what every rank does at its start."""
+"""From a config to a model and a cache in memory: what every rank does at its start."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -34,23 +34,23 @@ class Built:
     runner: ModelRunner
 
 
-def build(options: EngineConfig, shard: Shard | None = None) -> Built:
+def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     """Load the model, or this rank's part of it, and allocate its cache.
 
-    Raises ValueError, FileNotFoundError or ImportError, which say what is wrong with the options.
+    Raises ValueError, FileNotFoundError or ImportError, which say what is wrong with it.
     """
     shard = shard or Shard()
-    device = _device_of(options, shard)
-    source = options.source()
-    config = source.config
-    shard.check(config)
-    dtype = options.resolved_dtype(device, config.dtype)
-    kv = KVConfig.of(options.kv, dtype)
-    kv.block_bytes(config.kv_shape)  # refuses what this head_dim cannot have before weights load
-    wanted = options.max_model_len or config.max_positions
-    if wanted > config.max_positions:
-        raise ValueError(f"max_model_len is {wanted}; must be 2 to {config.max_positions}")
-    calibration = _calibration(options, source, kv)
+    device = _device_of(config, shard)
+    source = config.source()
+    model = source.config
+    shard.check(model)
+    dtype = config.resolved_dtype(device, model.dtype)
+    kv = KVConfig.of(config.kv, dtype)
+    kv.block_bytes(model.kv_shape)  # refuses what this head_dim cannot have before weights load
+    wanted = config.max_model_len or model.max_positions
+    if wanted > model.max_positions:
+        raise ValueError(f"max_model_len is {wanted}; must be 2 to {model.max_positions}")
+    calibration = _calibration(config, source, kv)
     fold = calibration is not None and kv.v.basis == "pca"
     decoder = load_decoder(
         source,
@@ -60,22 +60,22 @@ def build(options: EngineConfig, shard: Shard | None = None) -> Built:
         shard=shard,
         v_basis=calibration.v_basis if fold and calibration is not None else None,
     )
-    heads = config.kv_heads // shard.size
-    spec = CacheSpec.of(kv, config.kv_shape, dtype, device, calibration, options.prompt_mask)
+    heads = model.kv_heads // shard.size
+    spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, config.prompt_mask)
     spec = spec.part(heads=slice(shard.rank * heads, (shard.rank + 1) * heads))
-    memory = _memory(options, device, shard)
-    size = cache_size(spec, memory, options.max_num_seqs, options.prefix_caching)
-    max_model_len = _longest(options, spec, size, wanted)
+    memory = _memory(config, device, shard)
+    size = cache_size(spec, memory, config.max_num_seqs, config.prefix_caching)
+    max_model_len = _longest(config, spec, size, wanted)
     cache = PagedCache(spec, size.stored_pages, size.dense_pages)
     runner = ModelRunner(
-        decoder, cache, options.max_num_seqs, max_model_len, eager=options.enforce_eager
+        decoder, cache, config.max_num_seqs, max_model_len, eager=config.enforce_eager
     )
     root = _root(source, kv, dtype, calibration)
     return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner)
 
 
-def _device_of(options: EngineConfig, shard: Shard) -> torch.device:
-    device = options.resolved_device()
+def _device_of(config: EngineConfig, shard: Shard) -> torch.device:
+    device = config.resolved_device()
     if device.type == "cuda" and shard.size > 1:
         if shard.size > torch.cuda.device_count():
             raise ValueError(
@@ -88,20 +88,20 @@ def _device_of(options: EngineConfig, shard: Shard) -> torch.device:
     return device
 
 
-def _calibration(options: EngineConfig, source: Source, kv: KVConfig) -> Calibration | None:
+def _calibration(config: EngineConfig, source: Source, kv: KVConfig) -> Calibration | None:
     """Loaded where the cache needs one, and checked to belong to this model."""
     if not kv.calibrated:
         return None
-    path = options.calibration or source.calibration
+    path = config.calibration or source.calibration
     if path is None:
         raise ValueError(f"kv is {kv}, which needs a calibration; make one by `gossamer calibrate`")
     return Calibration.load(path, source_fingerprint(source))
 
 
-def _memory(options: EngineConfig, device: torch.device, shard: Shard) -> int:
+def _memory(config: EngineConfig, device: torch.device, shard: Shard) -> int:
     """Bytes of this rank's cache; the same on all of them, as they share page numbers."""
-    if options.kv_memory is not None:
-        return parse_bytes("kv_memory", options.kv_memory) // shard.size
+    if config.kv_memory is not None:
+        return parse_bytes("kv_memory", config.kv_memory) // shard.size
     if device.type == "cpu":
         return CPU_MEMORY // shard.size
     free, _ = torch.cuda.mem_get_info(device)
@@ -111,12 +111,12 @@ def _memory(options: EngineConfig, device: torch.device, shard: Shard) -> int:
     return int(memory)
 
 
-def _longest(options: EngineConfig, spec: CacheSpec, size: CacheSize, wanted: int) -> int:
+def _longest(config: EngineConfig, spec: CacheSpec, size: CacheSize, wanted: int) -> int:
     """The longest sequence that fits. ValueError when a wanted length does not."""
     rule, kv = spec.rule, spec.config
     blocks = size.stored_pages if rule.plain else size.stored_pages + rule.dense_pages
     fits = blocks * BLOCK_TOKENS
-    if options.max_model_len is not None and fits < wanted:
+    if config.max_model_len is not None and fits < wanted:
         raise ValueError(
             f"max_model_len is {wanted}, and kv_memory holds {fits} tokens of {kv}; "
             "make one smaller or the other larger"

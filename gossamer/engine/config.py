@@ -1,4 +1,4 @@
-"""The options of an engine."""
+"""What an engine is to be: model, cache, device, sizes."""
 
 import re
 from dataclasses import dataclass

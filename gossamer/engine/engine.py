@@ -40,17 +40,15 @@ class PromptTooLongError(ValueError):
 class Engine:
     """Continuous batching over one executor. Not for several threads at once."""
 
-    def __init__(self, options: EngineConfig, built: Built, executor: Executor, tokenizer: Any):
-        self.options, self.built, self.tokenizer = options, built, tokenizer
+    def __init__(self, config: EngineConfig, built: Built, executor: Executor, tokenizer: Any):
+        self.config, self.built, self.tokenizer = config, built, tokenizer
         self.executor = executor
         self.stats = Stats()
         size, rule = built.size, built.rule
         self.manager = BlockManager(
-            rule, size.stored_pages, size.dense_pages, built.root, options.prefix_caching
+            rule, size.stored_pages, size.dense_pages, built.root, config.prefix_caching
         )
-        self.scheduler = Scheduler(
-            self.manager, options.max_num_seqs, options.max_num_batched_tokens
-        )
+        self.scheduler = Scheduler(self.manager, config.max_num_seqs, config.max_num_batched_tokens)
         self.requests: dict[str, Request] = {}
         self._numbers = itertools.count()
 
@@ -80,7 +78,7 @@ class Engine:
             request.output.prompt_logprobs = [None] * len(ids)
         for index in range(params.n):
             # Without a seed of its own, what a request samples depends on when it came, no more.
-            base = (self.options.seed, number) if params.seed is None else (params.seed,)
+            base = (self.config.seed, number) if params.seed is None else (params.seed,)
             seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index))
             eos = self.built.source.config.eos_ids
             request.start(seq, self.tokenizer, eos, self.built.max_model_len)
@@ -94,7 +92,7 @@ class Engine:
         if not ids:
             raise ValueError("the prompt is empty; must have at least one token")
         if self.built.rule.whole_prompts:
-            longest = min(longest, self.options.max_num_batched_tokens)
+            longest = min(longest, self.config.max_num_batched_tokens)
         if len(ids) > longest:
             raise PromptTooLongError(f"the prompt has {len(ids)} tokens; must have 1 to {longest}")
         vocab = self.built.source.config.vocab_size
@@ -186,7 +184,7 @@ class Engine:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the pages in use, on all ranks."""
-        size, ranks = self.built.size, self.options.tensor_parallel_size
+        size, ranks = self.built.size, self.config.tensor_parallel_size
         stored = self.manager.stored.in_use * size.stored_bytes
         return ranks * (stored + self.manager.dense.in_use * size.dense_bytes)
 
@@ -194,7 +192,7 @@ class Engine:
     def kv_bytes_dense(self) -> int:
         """What the same tokens would take in a plain cache."""
         blocks = sum(-(-seq.computed // BLOCK_TOKENS) for seq in self.scheduler)
-        return blocks * self.built.size.dense_bytes * self.options.tensor_parallel_size
+        return blocks * self.built.size.dense_bytes * self.config.tensor_parallel_size
 
     @property
     def kv(self) -> KVConfig:

@@ -156,9 +156,9 @@ class LLM:
                 self.engine.abort(request_id)
 
 
-def _start(options: EngineConfig) -> tuple[Built, Executor]:
-    if options.tensor_parallel_size > 1:
-        executor = ParallelExecutor(options)
+def _start(config: EngineConfig) -> tuple[Built, Executor]:
+    if config.tensor_parallel_size > 1:
+        executor = ParallelExecutor(config)
         return executor.built, executor
-    built = build(options)
+    built = build(config)
     return built, LocalExecutor(built.runner)

@@ -34,22 +34,22 @@ class ParallelExecutor:
     WorkerDiedError. Uses the default group of torch.distributed, so there can be one at a time.
     """
 
-    def __init__(self, options: EngineConfig) -> None:
-        shard = Shard(0, options.tensor_parallel_size)
+    def __init__(self, config: EngineConfig) -> None:
+        shard = Shard(0, config.tensor_parallel_size)
         if dist.is_initialized():
             raise RuntimeError(
                 f"tensor_parallel_size is {shard.size}, and this process is in a group of "
                 "torch.distributed already; close the other LLM or destroy the group first"
             )
         # What needs no worker to be refused is refused before any is started.
-        shard.check(options.source().config)
-        backend = "nccl" if options.resolved_device().type == "cuda" else "gloo"
+        shard.check(config.source().config)
+        backend = "nccl" if config.resolved_device().type == "cuda" else "gloo"
         store, threads = worker.open_store(), torch.get_num_threads()
         each = max(1, threads // shard.size)
         group = _Group(backend)
         self._workers = Workers(
             [
-                Start(options, Shard(rank, shard.size), backend, store.port, each)
+                Start(config, Shard(rank, shard.size), backend, store.port, each)
                 for rank in range(1, shard.size)
             ],
             group.interrupt,
@@ -60,7 +60,7 @@ class ParallelExecutor:
             self._workers.wait_for(worker.JOINED)
             group.join(store, shard)
             torch.set_num_threads(each)
-            self.built = build(options, shard)
+            self.built = build(config, shard)
             self._workers.wait_for(worker.BUILT)
         except BaseException as error:
             self._fail(error)

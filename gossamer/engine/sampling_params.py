@@ -18,7 +18,7 @@ class SamplingParams:
     The order is: penalties, min_tokens, temperature, top_k, top_p, min_p. Raises TypeError or
     ValueError that names the field, its value and what is valid.
 
-    temperature: divides the logits; 0 is greedy. top_k: sample from so many tokens; 0 (or -1) is
+    temperature: divides the logits; 0 is greedy. top_k: sample from the k likeliest; 0 (or -1) is
     off. top_p: from the fewest tokens whose probability reaches it. min_p: from tokens at least
     this probable, relative to the most probable one.
     repetition_penalty: above 1 makes tokens of prompt and output less likely (positive logits are
@@ -28,7 +28,7 @@ class SamplingParams:
     stop: strings that end the output; the text is cut before them, or after them with
     include_stop_str_in_output. stop_token_ids: tokens that do. ignore_eos: the model's own do not.
     max_tokens: None for as many as the context holds. min_tokens: nothing ends the output before.
-    logprobs: how many of the likeliest tokens to report beside the sampled one, with the log
+    logprobs: how many of the likeliest tokens to report besides the sampled one, with the log
     probabilities that the model gave them (before everything above); None reports nothing.
     prompt_logprobs: whether to report the log probability of each prompt token, too.
     n: how many outputs.

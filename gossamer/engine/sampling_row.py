@@ -16,7 +16,7 @@ class SamplingRow:
 
     One object serves all steps of a sequence: output_ids may be a list that grows. prompt_ids must
     not change, since its distinct tokens are remembered. seed: 64 bits, signed; ValueError
-    otherwise. eos_ids: banned, beside params.stop_token_ids, while there are fewer than min_tokens.
+    otherwise. eos_ids: banned, with params.stop_token_ids, while there are fewer than min_tokens.
     """
 
     params: SamplingParams

@@ -1,7 +1,7 @@
 """Who computes what in the next step: continuous batching, first come first served.
 
-Prompts are computed in chunks beside the single tokens of running sequences. When pages run out,
-the sequence that came last gives up its pages and later computes everything again.
+Prompts are computed in chunks, in the same steps as single tokens of running sequences. When pages
+run out, the sequence that came last gives up its pages and later computes everything again.
 """
 
 from collections import deque

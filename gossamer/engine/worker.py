@@ -39,7 +39,7 @@ ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0
 class Start:
     """What a worker needs to begin. port: of rank 0's store. threads: of torch, for this rank."""
 
-    options: EngineConfig
+    config: EngineConfig
     shard: Shard
     backend: str
     port: int
@@ -114,7 +114,7 @@ def _serve(start: Start, pipe: Connection, built: threading.Event) -> None:
     store = TCPStore(LOOPBACK, start.port, is_master=False, timeout=TIMEOUT)
     pipe.send(JOINED)
     join_group(store, start.shard, start.backend)
-    runner = build(start.options, start.shard).runner
+    runner = build(start.config, start.shard).runner
     built.set()
     pipe.send(BUILT)
     while (step := _receive(pipe)) is not None:

@@ -182,7 +182,7 @@ class KVConfig:
     def tokens_that_fit(self, memory: int, shape: KVShape, sequences: int = 1) -> int:
         """How many tokens `sequences` equally long ones can have together in `memory` bytes.
 
-        Each needs its dense float16 blocks (its own, window and sink) beside the stored ones.
+        Each needs its dense float16 blocks (its own, window and sink) besides the stored ones.
         """
         if type(memory) is not int or memory < 0 or type(sequences) is not int or sequences < 1:
             raise ValueError(

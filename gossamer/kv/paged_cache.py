@@ -115,7 +115,7 @@ class PagedCache:
         self._set(self._stores._replace(**stores))
 
     def grow(self, stored_pages: int) -> None:
-        """Room for so many stored pages, one pool after the other."""
+        """Room for `stored_pages`, one pool after the other."""
         for name in ("k", "v"):
             old = self.pools[name]
             if stored_pages > len(old):

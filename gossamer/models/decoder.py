@@ -17,7 +17,7 @@ from gossamer.ops import linear, rmsnorm_rope
 # All three are views with rows of D that are contiguous; heads are those of the shard.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
-# Up to so many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
+# Up to this many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
 # EPYC). There it stays ahead up to about 128 rows; CPUs with matrix units may cross earlier.
 FEW_ROWS = 16
 
@@ -95,6 +95,6 @@ def _mlp(layer: LayerWeights) -> GatedMLP:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Our own product for the few rows of a decode step on a CPU, torch's for all others."""
+    """Our own GEMM for the few rows of a decode step on a CPU, torch's for all others."""
     few = x.is_cpu and x.shape[0] <= FEW_ROWS
     return linear(x, weight, bias) if few else F.linear(x, weight, bias)

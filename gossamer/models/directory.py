@@ -103,7 +103,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     with reading(index, "not an index of safetensors"):
         for name, file in sorted(_read_json(index)["weight_map"].items()):
             if Path(file).name != file:
-                raise ValueError(f"{name} is in {file!r}; must be a file beside the index")
+                raise ValueError(f"{name} is in {file!r}; must be a file next to the index")
             if not (folder / file).is_file():
                 raise ValueError(f"{name} is in {file}, and there is no such file")
             listed = files.setdefault(folder / file, [])

@@ -11,7 +11,7 @@ CALIBRATIONS = Path(__file__).parent / "calibrations"
 
 @dataclass(frozen=True)
 class Embedded:
-    """A GGUF file inside of an installed package."""
+    """A GGUF file inside an installed package."""
 
     label: str
     package: str

@@ -1,4 +1,4 @@
-"""The weights of one shard of a decoder, fused as its matrix products want them."""
+"""The weights of one shard of a decoder, fused as its GEMMs want them."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -81,7 +81,7 @@ class Gateway:
     ) -> "Subscription":
         """Queue prompts. APIError: 429 when the queue is full, 503 while draining."""
         count = len(prompts) * params.n
-        room = self.engines[kv].options.max_num_seqs + self.limits.queue
+        room = self.engines[kv].config.max_num_seqs + self.limits.queue
         most = min(room, self.limits.sequences)
         if count > most:
             raise APIError(400, f"prompts times n is {count}; must be 1 to {most}", param="n")
@@ -106,7 +106,7 @@ class Gateway:
 
     def _retry_after(self, kv: str) -> int:
         """When about half of the queue will be gone."""
-        batch = self.engines[kv].options.max_num_seqs
+        batch = self.engines[kv].config.max_num_seqs
         seconds = self._duration * max(1.0, self._active[kv] / batch) / 2
         return max(1, min(LONGEST_RETRY, math.ceil(seconds)))
 

@@ -74,7 +74,7 @@ def bytes_for(engine: Engine, tokens: int) -> tuple[int, int]:
     """Bytes of K and V of a sequence of this length: in this cache, and in a plain one."""
     size, blocks = engine.built.size, -(-tokens // BLOCK_TOKENS)
     stored = engine.manager.stored_pages_for(tokens)
-    ranks = engine.options.tensor_parallel_size
+    ranks = engine.config.tensor_parallel_size
     mine = stored * size.stored_bytes + (blocks - stored) * size.dense_bytes
     return ranks * mine, ranks * blocks * size.dense_bytes
 

@@ -110,7 +110,7 @@ def warm_up_requests(llm: LLM, requests: Sequence[Request]) -> None:
     if engine.built.device.type == "cpu":
         measure(llm, [Request(r.ids[:WARM_UP_CONTEXT], 2) for r in requests[:2]])
         return
-    most = min(len(requests), engine.options.max_num_seqs)
+    most = min(len(requests), engine.config.max_num_seqs)
     ends = sorted({captured_size(n) for n in range(1, most + 1)})
     # In the last steps as many run as the next smaller graph is made for.
     outputs = [WARM_UP_OUTPUT + sum(end > i for end in ends) for i in range(most)]

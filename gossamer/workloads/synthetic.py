@@ -17,9 +17,9 @@ from gossamer.engine.step import StepInput
 def fill(llm: LLM, seed: int = 0) -> None:
     """From now on, the engine's prompts are not computed. ValueError for tensor parallelism."""
     engine = llm.engine
-    if engine.options.tensor_parallel_size > 1:
+    if engine.config.tensor_parallel_size > 1:
         raise ValueError(
-            f"tensor_parallel_size is {engine.options.tensor_parallel_size}; "
+            f"tensor_parallel_size is {engine.config.tensor_parallel_size}; "
             "must be 1 for a synthetic context"
         )
     runner = engine.built.runner

@@ -161,7 +161,7 @@ def test_damaged_directories(tmp_path):
     name, file = next(iter(good["weight_map"].items()))
     for other, message in (
         ("gone.safetensors", "there is no such file"),
-        ("../x.safetensors", "must be a file beside the index"),
+        ("../x.safetensors", "must be a file next to the index"),
     ):
         index.write_text(json.dumps({"weight_map": {**good["weight_map"], name: other}}))
         with pytest.raises(ValueError, match=f"{name} is in .*{message}"):

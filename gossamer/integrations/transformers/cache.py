@@ -243,7 +243,7 @@ class SparseCache(Cache):  # type: ignore[misc]
         self._step, self._done = None, set()
 
     def crop(self, tokens: int) -> None:
-        """Take back the last -tokens columns, or (tokens > 0) keep only the first so many.
+        """Take back the last -tokens columns, or (tokens > 0) keep only the first `tokens`.
 
         Raises ValueError where that would need blocks dense again that are compressed.
         """

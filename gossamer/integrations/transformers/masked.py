@@ -83,7 +83,7 @@ def _attention(
         )
     if causal:
         mask = mask & Causal()
-    if sliding_window:  # the query's own key and so many less one on either side
+    if sliding_window:  # the query's own key, sliding_window - 1 on either side
         mask = mask & Sliding.symmetric(sliding_window - 1)
     if attention_mask is None:
         out = masked_attention(query, key, value, mask, scale=scaling)

@@ -13,7 +13,7 @@ from gossamer.kv.pages import NO_PAGE
 from gossamer.kv.rule import ChunkMask
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
-WIDTH = 64  # tables are made for a multiple of so many blocks
+WIDTH = 64  # blocks: tables are made for a multiple of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Rows:
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def extend(self, columns: int, new: list[int]) -> RowsStep:
-        """Room for the last `new` of so many columns in each row, and how to fill it."""
+        """Room for the last `new` of `columns` in each row, and how to fill it."""
         step = self._decode() if columns == 1 else self._chunks(new, columns)
         self.lengths = [before + count for before, count in zip(self.lengths, new, strict=True)]
         self.seen += columns
@@ -102,7 +102,7 @@ class Rows:
     # ---- several tokens, of which each row has its own number --------------------------------
 
     def _chunks(self, new: list[int], columns: int) -> RowsStep:
-        """The last `new` of so many columns. ValueError where prompts must come in one piece."""
+        """The last `new` of `columns`. ValueError where prompts must come in one piece."""
         config, rule = self.ring.spec.config, self.ring.spec.rule
         if rule.whole_prompts:
             if any(self.lengths):

@@ -55,7 +55,7 @@ def _engine(context: Context, name: str) -> dict[str, Any]:
         "device": str(engine.built.device),
         "dtype": str(engine.built.dtype).removeprefix("torch."),
         "max_model_len": engine.built.max_model_len,
-        "max_num_seqs": engine.options.max_num_seqs,
+        "max_num_seqs": engine.config.max_num_seqs,
         "running": seen.running,
         "waiting": seen.waiting,
         "tokens_per_second": gateway.loop.rates[name](),
