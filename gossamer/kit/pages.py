@@ -44,7 +44,7 @@ TOLD = {
 
 @dataclass(frozen=True)
 class Page:
-    """What is told about an op. code: the file of each backend that it has."""
+    """What is told about an op. code: the file of each backend that it has. callers: files."""
 
     name: str
     signature: str
@@ -52,6 +52,7 @@ class Page:
     code: Mapping[str, str]
     tuned: str | None = None
     speeds: tuple[str, ...] = ()
+    callers: tuple[str, ...] = ()
 
     @property
     def intent(self) -> str:
@@ -78,6 +79,8 @@ class Page:
 {self.docstring}
 ```
 
+{self._callers()}
+
 ## Backends
 
 {self._backends()}
@@ -85,6 +88,11 @@ class Page:
 
 {self._speed()}
 """
+
+    def _callers(self) -> str:
+        if not self.callers:
+            return "A library operator: for your own code; no other part of Gossamer calls it yet."
+        return f"Used by {', '.join(map(_link, self.callers))}."
 
     def _backends(self) -> str:
         notes = {
@@ -146,7 +154,19 @@ def page_of(name: str, root: Path) -> Page:
         code={backend: _code(name, backend, root) for backend in op.backends},
         tuned=op.tuned,
         speeds=tuple(_speeds(name, root)),
+        callers=tuple(_callers(name, root)),
     )
+
+
+def _callers(name: str, root: Path) -> Iterator[str]:
+    """Files of the package, but for ops themselves, that import the op or look it up by name."""
+    for path in sorted((root / "gossamer").rglob("*.py")):
+        place, text = path.relative_to(root), path.read_text()
+        uses = re.findall(r"^from gossamer\.ops import (?:\([^)]*\)|.*)$", text, re.MULTILINE)
+        uses += re.findall(r'OPS\["\w+"\]', text)
+        inside = place.parts[1] in ("ops", "kernels", "kit")
+        if not inside and any(re.search(rf"\b{name}\b", use) for use in uses):
+            yield str(place)
 
 
 def _code(name: str, backend: str, root: Path) -> str:
