@@ -2,41 +2,19 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gossamer.kernels.arguments import DecodeArguments
 from gossamer.ops import kv_pack
 from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 
 VALUES_OF = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-class Args(NamedTuple):
+class Args(DecodeArguments):
     """The arguments of the op `decode_attention`, in order."""
-
-    q: Tensor
-    k_blocks: Tensor
-    v_blocks: Tensor
-    page_table: Tensor
-    seq_lens: Tensor
-    dense_k: Tensor | None
-    dense_v: Tensor | None
-    dense_table: Tensor | None
-    k_keep: int | None
-    k_values: str
-    k_scales: str
-    v_keep: int | None
-    v_values: str
-    v_scales: str
-    dense_values: str
-    window: int
-    sink: int
-    page_size: int
-    scale: float
-    softcap: float
-    sliding: int
 
     @property
     def formats(self) -> tuple[BlockFormat, BlockFormat]:
