@@ -17,7 +17,7 @@ from gossamer.masks.work import work_list
 
 Tile = tuple[int, int]
 MOST_MASKS = 64  # that are kept prepared for calls with plain masks
-HOST_BOXES = 1 << 16  # of a map that the host builds faster than a GPU, which it would wait for
+HOST_BOXES = 1 << 14  # of a map that the host builds faster than a GPU, which it would wait for
 MOST_PLANS = 256  # a mask that meets more kinds of calls forgets those it knows
 
 
@@ -92,12 +92,17 @@ class PreparedMask:
             self._dense = self.mask.dense(self.q_len, self.kv_len, self.device)
         return self._dense
 
+    @property
+    def plain(self) -> str | None:
+        """ "full" or "causal" where that is known without looking."""
+        if isinstance(self.mask, Full):
+            return "full"
+        return "causal" if self.mask == Causal() and self.q_len == self.kv_len else None
+
     def shape(self, tile: Tile = (64, 64)) -> str:
         """ "full" or "causal" where the mask is just that at these lengths, else "other"."""
-        if self._shape is None and isinstance(self.mask, Full):
-            self._shape = "full"
-        if self._shape is None and self.mask == Causal() and self.q_len == self.kv_len:
-            self._shape = "causal"
+        if self._shape is None:
+            self._shape = self.plain
         if self._shape is None:
             density = self.facts(tile).density
             if density == 1:  # counted, not estimated

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from gossamer.engine.build import Built, build
 from gossamer.engine.config import EngineConfig
-from gossamer.engine.engine import Engine
+from gossamer.engine.engine import Engine, PromptTooLongError
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.parallel import ParallelExecutor
 from gossamer.engine.progress import Progress
@@ -118,7 +118,7 @@ class LLM:
         except BaseException as error:
             for request_id in ids:
                 self.engine.abort(request_id)
-            if type(error) in (TypeError, ValueError):
+            if type(error) in (TypeError, ValueError, PromptTooLongError):
                 raise type(error)(f"prompt {len(ids)}: {error}") from None
             raise
         return ids
