@@ -46,7 +46,8 @@ def plan(mask: PreparedMask, args: Arguments, backend: str | None) -> Plan:
     for candidate in _promising(mask, args, backend, known):
         found = plan_of(mask, candidate, args)
         if candidate.kernel != "sdpa" or _runs(found, args):
-            if kind is not None:
+            # Tiles take any mask; SDPA one that is plain, or in which every query sees something.
+            if kind is not None and (candidate.kernel == "block" or mask.plain):
                 _families[kind] = candidate, known
             return found
     raise RuntimeError("masked_attention: no kernel takes this call")  # one of ours always does

@@ -11,6 +11,7 @@ from gossamer.attention.candidates import Arguments, Call, Candidate
 from gossamer.attention.coefficient_files import SHIPPED, Coefficients, read
 from gossamer.attention.cost import FEATURES, Model, TileFacts
 from gossamer.attention.plans import plan_of
+from gossamer.attention.prepared import PreparedMask
 from gossamer.attention.selector import candidates, plan, ranked
 from gossamer.ops import OPS
 from tests.attention.oracle import inputs
@@ -212,3 +213,40 @@ def test_long_rows_are_cut_on_a_gpu(as_if_on_h200):
     best = ranked(mask, args, listed, known)[0]
     assert best.backend == "cuda"
     assert best.limit
+
+
+def test_a_family_gets_what_its_first_mask_got(monkeypatch):
+    """At lengths of the same power of two: nothing is counted but the tiles that are needed."""
+    known = constant(cpu_32x32=1, cpu_64x64=2, sdpa_mask=3)
+    monkeypatch.setattr(selector, "coefficients_of", lambda device: known)
+    first = prepare(m.Causal(30), 70, 100, "cpu")
+    chosen = plan(first, arguments(70, 100), None).candidate
+    assert chosen.kernel == "block"
+
+    def counted(*_):
+        raise AssertionError("tiles were counted")
+
+    monkeypatch.setattr(PreparedMask, "facts", counted)
+    other = prepare(m.Causal(20), 100, 120, "cpu")
+    args = arguments(100, 120)
+    found = plan(other, args, None)
+    assert found.candidate == chosen
+    out, _ = found.run(args.q, args.k, args.v, None, args.scale, 0.0)
+    scores = args.q.double() @ args.k.double().mT * args.scale
+    weights = scores.masked_fill(~other.dense(), -math.inf).softmax(-1)
+    torch.testing.assert_close(out.double(), weights @ args.v.double(), rtol=0, atol=1e-5)
+    for mask, lengths in ((m.Causal(20), (100, 130)), (m.Sliding.causal(20), (70, 100))):
+        with pytest.raises(AssertionError, match="tiles were counted"):  # of another kind
+            plan(prepare(mask, *lengths, "cpu"), arguments(*lengths), None)
+
+
+def test_a_family_shares_no_kernel_that_one_of_them_cannot_have(monkeypatch):
+    """SDPA makes NaN of a query that sees nothing, as the second mask has."""
+    known = constant(sdpa_mask=1, cpu_32x32=2)
+    monkeypatch.setattr(selector, "coefficients_of", lambda device: known)
+    args = arguments(40, 40)
+    assert str(plan(prepare(m.Causal(1), 40, 40, "cpu"), args, None).candidate) == "sdpa mask"
+    blind = prepare(m.Causal(-3), 40, 40, "cpu")
+    found = plan(blind, args, None)
+    assert found.candidate.kernel == "block"
+    assert not found.run(args.q, args.k, args.v, None, args.scale, 0.0)[0].isnan().any()
