@@ -40,7 +40,7 @@ else
   cp -r gossamer "$stage"
   cmake --install build/gpu --prefix "$stage"
 fi
-# What check-op looks at: sources, pages and the README.
+# What check-op looks at: sources, tests and docs.
 cp -r tests benchmarks pyproject.toml CMakeLists.txt csrc docs README.md "$stage"
 cd "$stage"
 
@@ -51,7 +51,10 @@ run_tests() {
   "$python" -m pytest -q -m gpu -p no:cacheprovider "${cores[@]}"
 }
 run_ops() { "$python" -m benchmarks.suites.all --device cuda --results "$results"; }
-run_engine() { "$python" -m benchmarks.end_to_end.engine --device cuda --results "$results"; }
+run_engine() {
+  "$python" -m benchmarks.end_to_end.engine --device cuda --results "$results"
+  "$python" -m benchmarks.end_to_end.prefill --device cuda --results "$results"
+}
 run_masked() {
   "$python" -m benchmarks.suites.masked_attention --results "$results"
   "$python" -m benchmarks.suites.masked_host --results "$results"

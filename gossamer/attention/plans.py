@@ -25,11 +25,6 @@ class Plan:
     run: Run
     scale: float
 
-    @property
-    def way(self) -> Candidate:
-        """The former name of `candidate`."""
-        return self.candidate
-
 
 def plan_of(mask: PreparedMask, candidate: Candidate, args: Arguments) -> Plan:
     """The maps that the candidate needs are built here."""

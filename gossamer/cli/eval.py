@@ -9,7 +9,7 @@ import typer
 from gossamer.cli import options as o
 
 if TYPE_CHECKING:
-    from gossamer.evaluation.run import Result
+    from gossamer.evaluation.experiment import Result
 
 Number = TypeVar("Number", int, float)
 DEFAULT_TASKS = "perplexity,lookup,needle,copying"

@@ -41,15 +41,9 @@ class BlockManager:
         self.root = root
         self.prefix_caching = prefix_caching and rule.shares_prefixes
 
-    def stored_pages_for(self, tokens: int) -> int:
-        """Stored pages of a sequence when it has `tokens`."""
-        if self.rule.plain:
-            return -(-tokens // BLOCK_TOKENS)
-        return max(0, self.rule.compressed_before(tokens - 1) - self.rule.sink)
-
     def has_room(self, seq: Sequence, tokens: int) -> bool:
         """Whether a sequence that starts now can get to `tokens`."""
-        stored = self.stored_pages_for(tokens) - max(0, len(seq.stored) - self.rule.sink)
+        stored = self.rule.stored_blocks(tokens) - max(0, len(seq.stored) - self.rule.sink)
         dense = self.rule.dense_pages - min(len(seq.dense), self.rule.sink)
         return stored <= self.stored.available and dense <= self.dense.available
 

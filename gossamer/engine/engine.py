@@ -167,10 +167,10 @@ class Engine:
 
     def _fail(self, schedule: Schedule, error: BaseException) -> None:
         self.scheduler.cancel(schedule)
-        words = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         for chunk in schedule.chunks:
             completion = self.requests[chunk.seq.request_id].running[chunk.seq]
-            self._end(completion, completion.end("error", error=words))
+            self._end(completion, completion.end("error", error=message))
 
     def _count(self, schedule: Schedule, sampled: int) -> None:
         self.stats.steps += 1

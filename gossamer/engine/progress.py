@@ -38,10 +38,10 @@ class Progress:
         prompt, output = engine.stats.prompt_tokens, engine.stats.output_tokens
         prefill, decode = prompt - self._before[0], output - self._before[1]
         used, dense = engine.kv_bytes, engine.kv_bytes_dense
-        words = f"prefill {prefill / seconds:,.0f} tok/s, decode {decode / seconds:,.0f} tok/s"
+        message = f"prefill {prefill / seconds:,.0f} tok/s, decode {decode / seconds:,.0f} tok/s"
         if used:
-            words += f", KV {used / 1e6:,.1f} MB"
+            message += f", KV {used / 1e6:,.1f} MB"
         if 0 < used < dense:
-            words += f" ({1 - used / dense:.0%} saved)"
+            message += f" ({1 - used / dense:.0%} saved)"
         finished = delta.finish_reason is not None and delta.request.finished
-        self._bar.update(self._task, description=words, advance=float(finished))
+        self._bar.update(self._task, description=message, advance=float(finished))

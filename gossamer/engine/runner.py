@@ -19,7 +19,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 class ModelRunner:
     """One rank's model and cache.
 
-    Page tables live on the device, a line per running sequence and one of NO_PAGE for padding; a
+    Page tables live on the device, a row per running sequence and one of NO_PAGE for padding; a
     step only sends what changes in them.
     """
 

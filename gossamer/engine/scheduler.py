@@ -16,7 +16,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
 @dataclass(eq=False)
-class Chunk:
+class ScheduledChunk:
     """The part of a step that belongs to one sequence: tokens start to end - 1."""
 
     seq: Sequence
@@ -44,7 +44,7 @@ class Chunk:
 class Schedule:
     """One step: its chunks in the order of `input.spans`."""
 
-    chunks: list[Chunk]
+    chunks: list[ScheduledChunk]
     input: StepInput
 
 
@@ -72,7 +72,7 @@ class Scheduler:
 
     def schedule(self) -> Schedule | None:
         """The next step, or None when there is nothing to do."""
-        moves, chunks, budget = Moves(), list[Chunk](), self.max_num_batched_tokens
+        moves, chunks, budget = Moves(), list[ScheduledChunk](), self.max_num_batched_tokens
         preempted, position = self.preemptions, 0
         while position < len(self.running):  # later ones may be preempted on the way
             seq = self.running[position]
@@ -93,7 +93,7 @@ class Scheduler:
         chunks.sort(key=lambda chunk: not spans[id(chunk)].decodes)  # stable: single tokens first
         return Schedule(chunks, self._input(chunks, [spans[id(c)] for c in chunks], moves))
 
-    def _span(self, chunk: Chunk) -> Span:
+    def _span(self, chunk: ScheduledChunk) -> Span:
         rule, prompt = self.manager.rule, len(chunk.seq.prompt_ids)
         return Span(
             *(chunk.seq.row, chunk.start, chunk.end, chunk.samples),
@@ -102,7 +102,7 @@ class Scheduler:
             prompt=0 if rule.prompt_mask is None else prompt,
         )
 
-    def _input(self, chunks: list[Chunk], spans: list[Span], moves: Moves) -> StepInput:
+    def _input(self, chunks: list[ScheduledChunk], spans: list[Span], moves: Moves) -> StepInput:
         for chunk in chunks:
             chunk.kept = self.manager.keep_for_prefixes(chunk.seq, chunk.start, chunk.end, moves)
         ids = [token for c in chunks for token in c.seq.tokens(c.start, c.end)]
@@ -121,7 +121,7 @@ class Scheduler:
             return len(seq)
         return seq.computed + budget // BLOCK_TOKENS * BLOCK_TOKENS
 
-    def _extend(self, seq: Sequence, end: int, moves: Moves) -> Chunk | None:
+    def _extend(self, seq: Sequence, end: int, moves: Moves) -> ScheduledChunk | None:
         """Pages up to `end`, at the cost of the last sequences; None when it was itself the last.
 
         None also when there is no token to compute.
@@ -130,7 +130,7 @@ class Scheduler:
             stored_before = len(seq.stored)
             try:
                 leaving = self.manager.extend(seq, seq.computed, end, moves)
-                return Chunk(seq, seq.computed, end, stored_before, leaving)
+                return ScheduledChunk(seq, seq.computed, end, stored_before, leaving)
             except OutOfPagesError:
                 victim = self.running[-1]
                 self._preempt(victim)
@@ -138,7 +138,7 @@ class Scheduler:
                     return None
         return None
 
-    def _admit(self, seq: Sequence, budget: int, moves: Moves) -> Chunk | None:
+    def _admit(self, seq: Sequence, budget: int, moves: Moves) -> ScheduledChunk | None:
         """Start the sequence if all it has so far will find room, so that it is not in vain."""
         found = self.manager.find_prefix(seq)
         end = self._end(seq, budget)

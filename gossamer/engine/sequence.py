@@ -22,7 +22,7 @@ class Sequence:
     """State of one of the n completions of a request.
 
     computed: how many of the first tokens have K and V in the cache; cached: how many of them came
-    from the prefix cache. row: its line in the runner's page tables while it runs. stored, dense:
+    from the prefix cache. row: its row in the runner's page tables while it runs. stored, dense:
     pages of its blocks of 32 tokens (see BlockManager), NO_PAGE where it has none.
     """
 

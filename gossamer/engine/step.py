@@ -10,7 +10,7 @@ from gossamer.engine.block_manager import Moves
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens start to end - 1 of the sequence in line `row` of the page tables.
+    """Tokens start to end - 1 of the sequence in row `row` of the page tables.
 
     sample: whether the logits after its last token are wanted; score: those after all of them.
     whole_prompt: all of it is attended to densely (prefill=dense). prompt: tokens of

@@ -48,7 +48,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Failure:
-    """The last words of a worker. when: time.monotonic(), which is the same in all processes."""
+    """Why a worker ended. when: time.monotonic(), which is the same in all processes."""
 
     kind: str
     text: str
@@ -101,9 +101,9 @@ def main(start: Start, pipe: Connection) -> None:
     except BaseException as error:
         code = 1
         kind, trace = type(error).__name__, traceback.format_exc()
-        words = Failure(kind, str(error), trace, not built.is_set(), time.monotonic())
+        failure = Failure(kind, str(error), trace, not built.is_set(), time.monotonic())
         with suppress(OSError):  # rank 0 may be gone
-            pipe.send(words)
+            pipe.send(failure)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # no clean-up: NCCL's waits for other ranks, and these may be gone

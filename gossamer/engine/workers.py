@@ -35,7 +35,7 @@ class Workers:
         self._interrupt = interrupt
         self._changed = threading.Condition()
         self._said: Counter[str] = Counter()
-        self._cause: tuple[int, Failure | int] | None = None  # a rank, its words or exit code
+        self._cause: tuple[int, Failure | int] | None = None  # a rank, its failure or exit code
         # Reentrant, as garbage collection can end another executor in any thread.
         self._ending = threading.RLock()
         self._closing = False
@@ -130,19 +130,19 @@ class Workers:
         with self._ending:
             if self._closing:
                 return
-            rank, words = min(ends.items(), key=lambda end: end[1].when if end[1] else 0.0)
-            if words is None:
+            rank, failure = min(ends.items(), key=lambda end: end[1].when if end[1] else 0.0)
+            if failure is None:
                 self._processes[rank].join(PATIENCE)
             with self._changed:
                 code = self._processes[rank].exitcode
-                self._cause = (rank, words or (-1 if code is None else code))
+                self._cause = (rank, failure or (-1 if code is None else code))
                 self._changed.notify_all()
             for process in self._processes.values():
                 process.terminate()
         self._interrupt()
 
     def _listen(self) -> dict[int, Failure | None]:
-        """Until a worker ends, and a little longer: the ranks that did, with their words.
+        """Until a worker ends, and a little longer: the ranks that did, with their failures.
 
         One that is killed says nothing, and then others fail as they cannot reach it.
         """
@@ -159,7 +159,7 @@ class Workers:
         return ends
 
     def _hear(self, source: Any, sources: dict[Any, int], ends: dict[int, Failure | None]) -> None:
-        """One thing that happened: a word, last words, the end of a pipe or of a process."""
+        """One thing that happened: a word, a failure, the end of a pipe or of a process."""
         rank = sources[source]
         if isinstance(source, int):
             del sources[source]

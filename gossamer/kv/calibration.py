@@ -164,10 +164,8 @@ class Calibration:
     def __post_init__(self) -> None:
         shape = self.manifest.shape
         weights = (shape.layers, shape.kv_heads, shape.head_dim)
-        if set(self.tensors) != {*BASES, *rank_names()}:
-            raise ValueError(
-                f"has tensors {sorted(self.tensors)}; must be {sorted((*BASES, *rank_names()))}"
-            )
+        if unknown := set(self.ranks) - set(rank_names()):
+            raise ValueError(f"has tensors {sorted(unknown)}; must be of {sorted(rank_names())}")
         for name, tensor in self.tensors.items():
             expected = (*weights, shape.head_dim) if name in BASES else weights
             if tensor.dtype is not torch.float32 or tuple(tensor.shape) != expected:
@@ -194,9 +192,20 @@ class Calibration:
         return {"k_basis": self.k_basis, "v_basis": self.v_basis, **self.ranks}
 
     def rank_weights(self, k: Side) -> Tensor | None:
-        """What K's policy ranks by, [L, Hk, D] in the basis K is stored in; None: by nothing."""
+        """What K's policy ranks by, [L, Hk, D] in the basis K is stored in; None: by nothing.
+
+        Raises ValueError for a policy that the calibration was not made for.
+        """
         statistic = POLICIES[k.policy].statistic
-        return None if statistic is None else self.ranks[rank_name(statistic, k.basis)]
+        if statistic is None:
+            return None
+        name = rank_name(statistic, k.basis)
+        if name not in self.ranks:
+            raise ValueError(
+                f"the calibration of {self.manifest.model} has {', '.join(sorted(self.ranks))}, and "
+                f"k_policy={k.policy} needs {name}; make it again by `gossamer calibrate`"
+            )
+        return self.ranks[name]
 
     def check(self, fingerprint: Fingerprint, model: str = "this model") -> None:
         """ValueError that names both models when this calibration was made for another one.

@@ -204,7 +204,9 @@ def _pairs(text: str, valid: Sequence[str]) -> dict[str, str]:
     for item in text.split(",") if text else ():
         key, equals, value = item.partition("=")
         if not equals or not value:
-            raise ValueError(f"{item!r} is not key=value")
+            raise ValueError(
+                f"{item!r} is not key=value; specs begin with dense, sparse:k=..,v=.. or k=..,v=.."
+            )
         one_of("key", key, valid)
         if key in found:
             raise ValueError(f"key {key!r} is there twice; must be there once")

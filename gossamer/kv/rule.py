@@ -50,6 +50,12 @@ class CacheRule:
         """Blocks below this one are seen compressed by the query at `position` (but for sinks)."""
         return 0 if self.plain else max(0, position // BLOCK_TOKENS - self.window)
 
+    def stored_blocks(self, tokens: int) -> int:
+        """Stored pages of a sequence of `tokens`."""
+        if self.plain:
+            return -(-tokens // BLOCK_TOKENS)
+        return max(0, self.compressed_before(tokens - 1) - self.sink)
+
     @property
     def dense_pages(self) -> int:
         """The most dense pages that a sequence has between steps."""

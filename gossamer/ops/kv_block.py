@@ -11,7 +11,7 @@ A block is, in this order:
 A dense row stores all its entries; a sparse one exactly `keep` of them in channel order, padded
 with zeros to a multiple of 8. Every row of a format has the same size, so a token's slot can be
 written alone and found without an offset, and a chunk of all 32 tokens is contiguous: a GPU lane
-that owns a token reads its 8 values beside its neighbours' (row-major values took 1.54x as long).
+that owns a token reads its 8 values next to its neighbours' (row-major values took 1.54x as long).
 """
 
 from dataclasses import dataclass

@@ -73,7 +73,7 @@ class Snapshot:
 def bytes_for(engine: Engine, tokens: int) -> tuple[int, int]:
     """Bytes of K and V of a sequence of this length: in this cache, and in a plain one."""
     size, blocks = engine.built.size, -(-tokens // BLOCK_TOKENS)
-    stored = engine.manager.stored_pages_for(tokens)
+    stored = engine.built.rule.stored_blocks(tokens)
     ranks = engine.config.tensor_parallel_size
     mine = stored * size.stored_bytes + (blocks - stored) * size.dense_bytes
     return ranks * mine, ranks * blocks * size.dense_bytes

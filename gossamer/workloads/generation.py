@@ -82,7 +82,8 @@ def timed_generation(
     waiting = {output.request_id for output in found.outputs}
     step, prefilling, start = -1, True, time.perf_counter()
     try:
-        while not (found.stopped or llm.step()):  # steps that compute only parts of prompts
+        # stream() would hide steps that only compute parts of prompts; they count, too.
+        while not (found.stopped or llm.step()):
             found.take_memory(llm)
             found.stopped = stop()
         while not found.stopped:

@@ -18,9 +18,7 @@ def sequence_bytes(
     """(stored, dense) bytes of one sequence of `tokens` tokens."""
     rule, side = CacheRule.of(kv, dtype), Side(Dense(PLAIN[dtype]))
     block = KVConfig(side, side).block_bytes(shape)
-    if rule.plain:
-        return -(-tokens // BLOCK_TOKENS) * block, 0
-    stored = max(0, rule.compressed_before(tokens - 1) - rule.sink)
+    stored = rule.stored_blocks(tokens)
     return stored * kv.block_bytes(shape), rule.dense_pages * block
 
 
@@ -62,8 +60,7 @@ def kv_bytes_read(engine: Engine, tokens: int) -> int:
     rule, size = engine.built.rule, engine.built.size
     if rule.plain:
         return tokens * size.stored_bytes // BLOCK_TOKENS
-    edge = rule.compressed_before(tokens - 1)
-    stored = edge - min(rule.sink, edge)
+    stored = rule.stored_blocks(tokens)
     dense = (tokens - stored * BLOCK_TOKENS) * size.dense_bytes // BLOCK_TOKENS
     return stored * size.stored_bytes + dense
 

@@ -69,7 +69,7 @@ def test_what_is_stored_and_what_is_dense(rule, tokens, stored, dense, chunk):
         compute(pages, seq, min(seq.computed + chunk, tokens))
     assert "".join("s" if page else "-" for page in has(seq.stored)) == stored
     assert "".join("d" if page else "-" for page in has(seq.dense)) == dense
-    assert pages.stored.in_use == stored.count("s") == pages.stored_pages_for(tokens)
+    assert pages.stored.in_use == stored.count("s") == pages.rule.stored_blocks(tokens)
     assert pages.dense.in_use == dense.count("d") <= rule.dense_pages
     pages.release(seq)
     assert pages.stored.in_use == pages.dense.in_use == 0

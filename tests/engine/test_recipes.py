@@ -11,7 +11,15 @@ from gossamer.integrations.transformers import kv_shape
 from gossamer.kv.policies import POLICIES, Policy, Ranking
 from gossamer.masks import Mask
 from tests.engine.oracle import oracle_logits
-from tests.engine.serving import Logits, assert_empty, cpu_llm, greedy, record, worst
+from tests.engine.serving import (
+    Logits,
+    assert_empty,
+    cpu_llm,
+    greedy,
+    need_smollm2,
+    record,
+    worst,
+)
 from tests.kv import test_policies
 from tests.masks.toy import Checkerboard
 from tests.models.tiny import random_ids, tiny_directory
@@ -90,6 +98,16 @@ def test_a_new_policy_ranks_in_the_engine(tmp_path, monkeypatch, spec):
     monkeypatch.setitem(POLICIES, "key_size", EvenChannels())
     with pytest.raises(AssertionError):
         check(llm, outputs, logits, calibration=calibration, tolerance=1e-2)
+
+
+@pytest.mark.usefixtures("toys")
+def test_calibrations_from_before_a_policy_serve_the_others(tmp_path):
+    """As the shipped one does, until it is made again."""
+    need_smollm2()
+    with cpu_llm("smollm2", kv="sparse:k=32,v=32,k_policy=weighted") as llm:
+        assert llm.generate("The sea", greedy(2))[0].outputs[0].text
+    with pytest.raises(ValueError, match="k_policy=key_size needs k_key_sizes; make it"):
+        cpu_llm("smollm2", kv="sparse:k=32,v=32,k_policy=key_size")
 
 
 @pytest.mark.parametrize("spec", ["dense", "sparse:k=8,v=8", "sparse:k=8,v=8,window=0,sink=32"])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench.record import revision
-from gossamer.evaluation import run
 from gossamer.evaluation.experiment import Experiment, evaluate, settings_of
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.tasks import Score
@@ -181,8 +180,3 @@ def test_subjects_can_have_setups_of_their_own():
     )
     assert experiment.point(Counting(), "s").setup == {"dtype": "x", "calibration": "c"}
     assert experiment.point(Counting(), "dense").setup == {"dtype": "x"}
-
-
-def test_names_before_0_2():
-    assert run.Plan is Experiment
-    assert run.evaluate is evaluate

@@ -54,6 +54,6 @@ class Ring:
     def nbytes(self, tokens: int) -> int:
         """What a row of `tokens` needs: the formula that a cache's own `nbytes` is close to."""
         blocks = -(-tokens // BLOCK_TOKENS)
-        stored = max(0, self.stored_before(tokens - 1) - self.stores.sink) if tokens else 0
+        stored = self.stores.stored_blocks(tokens)
         dense = min(blocks - stored, self.pages)
         return stored * self.spec.stored_bytes + dense * self.spec.dense_bytes

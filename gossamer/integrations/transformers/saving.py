@@ -15,7 +15,7 @@ from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.extras import import_extra
 from gossamer.kv.pages import NO_PAGE
 
-FORMAT = 1
+FORMAT = 2  # 2: the digest is of all of a calibration
 
 
 def save(cache: Any, path: str | os.PathLike[str]) -> None:
@@ -124,6 +124,6 @@ def _digest(calibration: Calibration | None) -> str | None:
     if calibration is None:
         return None
     found = sha256()
-    for tensor in (calibration.k_basis, calibration.v_basis, calibration.ranks["k_weights"]):
-        found.update(tensor.contiguous().numpy().tobytes())
+    for name in sorted(calibration.tensors):
+        found.update(calibration.tensors[name].contiguous().numpy().tobytes())
     return found.hexdigest()
