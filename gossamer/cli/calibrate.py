@@ -17,6 +17,7 @@ from gossamer.cli import options as o
 from gossamer.integrations.calibrating import calibration_of, measure
 from gossamer.integrations.transformers import load_model
 from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
+from gossamer.models.embedded import EMBEDDED, embedded_path
 
 CHARACTERS_PER_TOKEN = 8  # more than text in most languages has; too few only costs another try
 # Cutting a text changes tokens near the cut: those of the word that was cut (WordPiece: up to 100),
@@ -26,9 +27,7 @@ MARGIN = 256
 
 
 def calibrate(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Hugging Face directory or .gguf file")
-    ],
+    model: o.Model,
     text: Annotated[Path, typer.Option("--text", help="UTF-8 text to calibrate on")],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="Safetensors file to write")
@@ -41,7 +40,8 @@ def calibrate(
     with o.one_line_errors():
         _check_before_loading(output, tokens, context)
         content = text.read_bytes()
-        loaded, tokenizer = load_model(model, device=device)
+        path = embedded_path(model) if model in EMBEDDED else Path(model)
+        loaded, tokenizer = load_model(path, device=device)
         ids = _first_tokens(tokenizer, content, text, tokens)
         bases = _measure(loaded, ids, context)
         digest = hashlib.sha256(content).hexdigest()

@@ -202,7 +202,7 @@ class Calibration:
         name = rank_name(statistic, k.basis)
         if name not in self.ranks:
             raise ValueError(
-                f"the calibration of {self.manifest.model} has {', '.join(sorted(self.ranks))}, and "
+                f"the calibration of {self.manifest.model} has {', '.join(sorted(self.ranks))}; "
                 f"k_policy={k.policy} needs {name}; make it again by `gossamer calibrate`"
             )
         return self.ranks[name]
