@@ -69,10 +69,14 @@ def test_one_class_writes_pages():
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 if name in packs:
                     writers.add(place)
+                if name == "allocate":
+                    name = getattr(getattr(node.func, "value", None), "id", "")
                 if name in ("decode_attention", "BlockStore"):
                     caches.add(place)
     assert writers == {"kv/store.py"}
-    assert caches == {"kv/paged_cache.py"}
+    # The others pack and unpack rows to see what that costs; they hold no sequence.
+    looks = {"evaluation/policies/blocks.py", "evaluation/frontier/screening.py"}
+    assert caches == {"kv/paged_cache.py"} | looks
 
 
 def test_every_op_has_its_four_files():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gossamer.attention.candidates import Arguments
 from gossamer.attention.plans import Plan
-from gossamer.attention.prepared import PreparedMask, PreparedMasks
+from gossamer.attention.prepared import PREPARED, PreparedMask
 from gossamer.attention.selector import plan
 from gossamer.masks import Mask
 from gossamer.ops.backends import chosen
@@ -16,7 +16,6 @@ from gossamer.ops.checks import check_floats
 from gossamer.ops.masked_checks import check_bias, check_heads
 
 OP = "masked_attention"
-PREPARED = PreparedMasks()
 INFINITY = float("inf")
 
 

@@ -13,6 +13,7 @@ from gossamer.attention.cost import TileFacts
 from gossamer.masks import Causal, DenseMask, DocumentIds, Full, Mask, TileMap
 from gossamer.masks.base import Device
 from gossamer.masks.checks import LONGEST, as_device, whole
+from gossamer.masks.tiles import put
 from gossamer.masks.work import work_list
 
 Tile = tuple[int, int]
@@ -54,18 +55,21 @@ class PreparedMask:
 
     def tiles(self, tile: Tile) -> TileMap:
         """The mask in tiles of this size; kept."""
-        if tile not in self._maps:
-            self._maps[tile] = self._map(tile).to(self.device)
-        return self._maps[tile]
+        found = self._maps.get(tile)
+        if found is None:
+            found = self._maps[tile] = self._map(tile).to(self.device)
+        return found
 
     def _map(self, tile: Tile) -> TileMap:
         """The same, on the host or on the device."""
-        if tile not in self._built:
+        found = self._built.get(tile) or self._maps.get(tile)
+        if found is None:  # locals are returned: another thread may forget what is kept here
             boxes = (self.q_len // tile[0] + 1) * (self.kv_len // tile[1] + 1)
             small = boxes <= HOST_BOXES and next(_user_tensors(self.mask), None) is None
             place = torch.device("cpu") if small else self.device
-            self._built[tile] = TileMap.build(self.mask, self.q_len, self.kv_len, tile, place)
-        return self._built[tile]
+            found = TileMap.build(self.mask, self.q_len, self.kv_len, tile, place)
+            self._built[tile] = found
+        return found
 
     def facts(self, tile: Tile) -> TileFacts:
         """How many tiles of this size there are in each row. May wait for the device, once."""
@@ -75,10 +79,11 @@ class PreparedMask:
 
     def work(self, tile: Tile, limit: int) -> Tensor:
         """Rows in pieces of at most `limit` tiles, for the CUDA kernel; 0: whole rows."""
-        if (tile, limit) not in self._works:
-            work = work_list(self._map(tile), limit or 1 << 30)
-            self._works[tile, limit] = work.to(self.device)
-        return self._works[tile, limit]
+        found = self._works.get((tile, limit))
+        if found is None:
+            found = put(work_list(self._map(tile), limit or 1 << 30), self.device)
+            self._works[tile, limit] = found
+        return found
 
     def lists(self) -> tuple[Tensor, Tensor]:
         """The keys of each query, for the row kernel."""
@@ -186,6 +191,9 @@ class PreparedMasks:
             while len(self._entries) > self.size:
                 self._entries.popitem(last=False)
         return entry.mask
+
+
+PREPARED = PreparedMasks()  # of this process
 
 
 def _version(tensor: Tensor) -> int:

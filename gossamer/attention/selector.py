@@ -24,6 +24,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "reference": ((64, 64),),
 }
 PLAIN_PAIRS = 1 << 20  # queries times keys
+MOST_FAMILIES = 4096  # kinds of calls that are remembered
 MOST_BOXES = 1 << 24  # of a map that is built only to look at it
 LEAST_KEYS = (128, 256, 512)  # of a piece of a row
 MOST_LIST_KEYS = 1 << 26  # of the row kernel's lists
@@ -48,6 +49,8 @@ def plan(mask: PreparedMask, args: Arguments, backend: str | None) -> Plan:
         if candidate.kernel != "sdpa" or _runs(found, args):
             # Tiles take any mask; SDPA one that is plain, or in which every query sees something.
             if kind is not None and (candidate.kernel == "block" or mask.plain):
+                if len(_families) >= MOST_FAMILIES:
+                    _families.clear()
                 _families[kind] = candidate, known
             return found
     raise RuntimeError("masked_attention: no kernel takes this call")  # one of ours always does

@@ -12,6 +12,7 @@ from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
+from gossamer.masks import Mask
 from gossamer.models import Shard, Source, load_decoder, source_fingerprint
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -50,6 +51,7 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     wanted = config.max_model_len or model.max_positions
     if wanted > model.max_positions:
         raise ValueError(f"max_model_len is {wanted}; must be 2 to {model.max_positions}")
+    prompt_mask = _prompt_mask(config, model.query_heads, device)
     calibration = _calibration(config, source, kv)
     fold = calibration is not None and kv.v.basis == "pca"
     decoder = load_decoder(
@@ -61,10 +63,11 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
         v_basis=calibration.v_basis if fold and calibration is not None else None,
     )
     heads = model.kv_heads // shard.size
-    spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, config.prompt_mask)
+    spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, prompt_mask)
     spec = spec.part(heads=slice(shard.rank * heads, (shard.rank + 1) * heads))
     memory = _memory(config, device, shard)
-    size = cache_size(spec, memory, config.max_num_seqs, config.prefix_caching)
+    prefixes = config.prefix_caching and spec.rule.shares_prefixes
+    size = cache_size(spec, memory, config.max_num_seqs, prefixes)
     max_model_len = _longest(config, spec, size, wanted)
     cache = PagedCache(spec, size.stored_pages, size.dense_pages)
     runner = ModelRunner(
@@ -95,7 +98,24 @@ def _calibration(config: EngineConfig, source: Source, kv: KVConfig) -> Calibrat
     path = config.calibration or source.calibration
     if path is None:
         raise ValueError(f"kv is {kv}, which needs a calibration; make one by `gossamer calibrate`")
-    return Calibration.load(path, source_fingerprint(source))
+    calibration = Calibration.load(path, source_fingerprint(source))
+    calibration.rank_weights(kv.k)  # refuses a policy that it was not made for
+    return calibration
+
+
+def _prompt_mask(config: EngineConfig, heads: int, device: torch.device) -> Mask | None:
+    """On the device. Raises ValueError for one that prompts of any length cannot have."""
+    mask = config.prompt_mask
+    if mask is None:
+        return None
+    if mask.lengths is not None or mask.batch is not None:
+        bound = f"lengths {mask.lengths}" if mask.batch is None else f"{mask.batch} batch elements"
+        raise ValueError(f"prompt_mask is for {bound}; must be for prompts of any length, alone")
+    if mask.heads not in (None, heads):
+        raise ValueError(f"prompt_mask is for {mask.heads} heads; must be for all, or for {heads}")
+    if mask.heads is not None and config.tensor_parallel_size > 1:
+        raise ValueError("prompt_mask tells heads apart; must be for all with tensor parallelism")
+    return mask.to(device)
 
 
 def _memory(config: EngineConfig, device: torch.device, shard: Shard) -> int:

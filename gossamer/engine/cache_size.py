@@ -1,4 +1,4 @@
-"""How many pages a cache has in so much memory."""
+"""How many pages a cache has in its memory."""
 
 from dataclasses import dataclass
 

@@ -40,7 +40,9 @@ class CacheSpec:
         calibration: Calibration | None = None,
         prompt_mask: Mask | None = None,
     ) -> "CacheSpec":
-        """With what the config takes from the calibration, on the device."""
+        """With what the config takes from the calibration, on the device; ValueError without it."""
+        if config.calibrated and calibration is None:
+            raise ValueError(f"kv is {config}, which needs a calibration")
         basis = weights = None
         if calibration is not None:
             basis = calibration.k_basis if config.k.basis == "pca" else None

@@ -4,14 +4,14 @@ Whoever owns sequences (the engine's block manager, the cache of transformers) s
 which pages a forward pass reads and writes; a page knows nothing of requests.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.attention import masked_attention
+from gossamer.attention import PREPARED, PreparedMask, masked_attention
 from gossamer.kv.bases import turn_q_and_k
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.layouts import Side
@@ -24,6 +24,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 
 KV = tuple[Tensor, Tensor]
 NARROWEST = 32  # head_dim of masked_attention
+READ_TOKENS = 1 << 14  # unpacked at a time: of long contexts there is room for one copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,14 @@ class Chunk:
     tokens: slice
     mask: ChunkMask
     past: tuple[tuple[bool, Tensor], ...]
+    _prepared: dict[int, PreparedMask] = field(default_factory=dict)
+
+    def prepared(self, sliding: int, device: torch.device) -> PreparedMask:
+        """The mask of layers with this sliding window, prepared once for all of them."""
+        if sliding not in self._prepared:
+            mask = self.mask.sliding(sliding)
+            self._prepared[sliding] = PREPARED.get(mask, *self.mask.lengths, device)
+        return self._prepared[sliding]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +117,8 @@ class PagedCache:
 
     def replace(self, **pools: Tensor) -> None:
         """Other memory for the pools of these names, of as many layers, heads and bytes."""
+        if self.aliased:
+            pools |= {f"dense_{name}": blocks for name, blocks in pools.items()}
         stores = {
             name: replace(getattr(self._stores, name), blocks=blocks)
             for name, blocks in pools.items()
@@ -200,7 +211,7 @@ class PagedCache:
             out[:decodes] = self._decode(layer, q[:decodes], step.decode, scale, sliding)
         for chunk in step.chunks:
             part = chunk.tokens
-            mask = chunk.mask.sliding(sliding)
+            mask = chunk.prepared(sliding, q.device)
             keys = self._keys(layer, chunk, k[part], v[part])
             out[part] = attend_masked(q[part], *keys, mask, scale)
         # Last: a page may hold what a chunk still saw of the past.
@@ -230,16 +241,26 @@ class PagedCache:
 
     def _keys(self, layer: int, chunk: Chunk, k: Tensor, v: Tensor) -> KV:
         """The keys of a chunk's mask: those from before, out of their pages, and its own."""
-        pools, dtype = self._layers[layer], self.spec.dtype
-        keys, values = [], []
+        if not chunk.past:
+            return k, v
+        pools = self._layers[layer]
+        keys, values = (x.new_empty(chunk.mask.lengths[1], *x.shape[1:]) for x in (k, v))
+        end = 0
         for dense, slots in chunk.past:
-            stores = (pools.dense_k, pools.dense_v) if dense else (pools.k, pools.v)
-            keys.append(stores[0].read(slots, dtype))
-            values.append(stores[1].read(slots, dtype))
-        return (torch.cat([*keys, k]), torch.cat([*values, v])) if keys else (k, v)
+            for part in slots.split(READ_TOKENS):
+                start, end = end, end + len(part)
+                for out, store in (
+                    (keys, pools.dense_k if dense else pools.k),
+                    (values, pools.dense_v if dense else pools.v),
+                ):
+                    out[start:end] = store.read(part, self.spec.dtype)
+        keys[end:], values[end:] = k, v
+        return keys, values
 
 
-def attend_masked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
+def attend_masked(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask | PreparedMask, scale: float
+) -> Tensor:
     """masked_attention of one sequence: q, k, v and result [tokens, heads, head_dim]."""
     head_dim = q.shape[-1]
     if head_dim < NARROWEST:  # of toy models: zeros change no score

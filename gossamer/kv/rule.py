@@ -5,6 +5,7 @@ the first blocks (the sink) dense, all others as they are stored; in prefill and
 sequences are batched, chunked or cached.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -82,6 +83,13 @@ class CacheRule:
         return ChunkMask(self, start, end, within)
 
 
+def _kin(mask: Mask) -> Hashable:
+    """What a mask is made of, without its tensors."""
+    if isinstance(mask, Sliding):
+        return mask
+    return type(mask), *(_kin(part) for part in mask.parts)
+
+
 @dataclass(frozen=True)
 class ChunkMask(Mask):
     """Which keys the queries at positions start to end - 1 see.
@@ -132,9 +140,9 @@ class ChunkMask(Mask):
         return (self.within,)
 
     @property
-    def family(self) -> tuple[CacheRule, type[Mask]]:
+    def family(self) -> Hashable:
         """Chunks of similar lengths have similar tiles, wherever they start."""
-        return self.rule, type(self.within)
+        return self.rule.window, self.rule.sink, self.rule.plain, _kin(self.within)
 
     def sliding(self, tokens: int) -> Mask:
         """The mask of a layer that sees only the last `tokens`, 0 for all; as simple as it is."""
@@ -169,7 +177,11 @@ class ChunkMask(Mask):
         self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor, b: Tensor, h: Tensor
     ) -> Tensor:
         part = self._part(k0)
-        low, high = self._position(k0), self._position(k1 - 1)
+        whole = part == self._part(k1 - 1)
+        low = self._position(k0)
+        high = torch.where(
+            whole, self._position(k1 - 1), low
+        )  # boxes of two parts are not looked at
         box = (q0 + self.start, q1 + self.start, low, high + 1, b, h)
         kinds = self.within.classify(*box)
         if not self.rule.plain:
@@ -182,12 +194,13 @@ class ChunkMask(Mask):
             empty = torch.where(far, first >= most, (last < least) & (first >= self.rule.sink))
             mine = torch.where(full, FULL, torch.where(empty, EMPTY, MIXED)).to(torch.int8)
             kinds = torch.minimum(kinds, mine)
-        return torch.where(part == self._part(k1 - 1), kinds, MIXED).to(torch.int8)
+        return torch.where(whole, kinds, MIXED).to(torch.int8)
 
     def signature(self, q0: Tensor, q1: Tensor, k0: Tensor, k1: Tensor) -> tuple[Tensor, ...]:
         part, query, key = self._part(k0), q0 + self.start, self._position(k0)
         whole = part == self._part(k1 - 1)
-        inside = self.within.signature(query, q1 + self.start, key, self._position(k1 - 1) + 1)
+        end = torch.where(whole, self._position(k1 - 1), key) + 1
+        inside = self.within.signature(query, q1 + self.start, key, end)
         return (
             torch.where(whole, part, 3),
             torch.where(whole, query - key, k0),

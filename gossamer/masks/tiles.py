@@ -105,7 +105,8 @@ class TileMap:
         return sum(tensor.nbytes for tensor in self._tensors().values())
 
     def to(self, device: Device) -> "TileMap":
-        moved: dict[str, Any] = {name: x.to(device) for name, x in self._tensors().items()}
+        target = as_device(device)
+        moved: dict[str, Any] = {name: put(x, target) for name, x in self._tensors().items()}
         return replace(self, **moved)
 
     def counts(self) -> TileCounts:
@@ -187,6 +188,14 @@ class TileMap:
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def put(x: Tensor, device: torch.device) -> Tensor:
+    """On the device. From the host it is pinned first, or the copy would wait for the GPU."""
+    if x.device == device:
+        return x
+    host = x.pin_memory() if device.type == "cuda" and x.device.type == "cpu" else x
+    return host.to(device, non_blocking=True)
 
 
 def _check_tile(tile: tuple[int, int]) -> None:

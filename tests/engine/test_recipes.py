@@ -9,7 +9,7 @@ from gossamer.engine import LLM, RequestOutput
 from gossamer.integrations.calibrating import STATISTICS, calibrate
 from gossamer.integrations.transformers import kv_shape
 from gossamer.kv.policies import POLICIES, Policy, Ranking
-from gossamer.masks import Mask
+from gossamer.masks import Causal, Documents, Full, Mask, per_batch, per_head
 from tests.engine.oracle import oracle_logits
 from tests.engine.serving import (
     Logits,
@@ -135,10 +135,19 @@ def test_prompts_attend_under_a_new_mask(tmp_path, spec, budget):
     assert_empty(llm)
 
 
-def test_a_mask_must_be_one(tmp_path):
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        ("causal", TypeError, "prompt_mask is str; must be a gossamer.masks.Mask"),
+        (Documents([40, 24]), ValueError, r"is for lengths \(64, 64\); must be for prompts of any"),
+        (per_batch([Causal(), Full()]), ValueError, "is for 2 batch elements; must be for prompts"),
+        (per_head([Causal(), Full()]), ValueError, "is for 2 heads; must be for all, or for 4"),
+    ],
+)
+def test_masks_that_prompts_cannot_have(tmp_path, mask, error, message):
     tiny_directory("llama", tmp_path)
-    with pytest.raises(TypeError, match=r"prompt_mask is str; must be a gossamer.masks.Mask"):
-        cpu_llm(tmp_path, prompt_mask="causal")
+    with pytest.raises(error, match=message):
+        cpu_llm(tmp_path, prompt_mask=mask)
 
 
 def check(

@@ -20,10 +20,13 @@ from typing import Any
 import pytest
 import torch
 
+from gossamer.attention.prepared import MOST_MASKS
 from gossamer.engine import LLM, RequestOutput
 from gossamer.integrations.calibrating import calibrate
 from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.pages import PagePool
+from gossamer.kv.rule import ChunkMask
+from gossamer.masks import TileMap
 from gossamer.models import open_model
 from tests.engine.oracle import oracle_logits
 from tests.engine.serving import (
@@ -206,6 +209,22 @@ def test_after_preemption_for_dense_pages(tiny, caching):
         tiny.check(spec, llm.generate(tiny.prompts, greedy(NEW)), logits)
     assert llm.engine.stats.preemptions > 0
     assert_empty(llm)
+
+
+def test_masks_are_planned_once_per_step(tiny, monkeypatch):
+    """Also those of more prompts than masked_attention remembers masks."""
+    built = []
+    build = TileMap.build.__func__
+    monkeypatch.setattr(
+        TileMap,
+        "build",
+        classmethod(lambda cls, mask, *a: built.append(mask) or build(cls, mask, *a)),
+    )
+    llm, _ = tiny.llm("sparse:k=8,v=8,window=0", max_num_seqs=128)
+    prompts = [random_ids(40 + n).tolist() for n in range(MOST_MASKS + 10)]
+    llm.generate(prompts, greedy(1))
+    chunks = [mask for mask in built if isinstance(mask, ChunkMask)]
+    assert len(chunks) < 2 * len(prompts)  # in 3 layers; the first of a family looks at two tiles
 
 
 def test_smollm2():

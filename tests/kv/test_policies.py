@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kv.layouts import Side, Sparse
-from gossamer.kv.policies import POLICIES
+from gossamer.kv.policies import POLICIES, Ranking
 from gossamer.kv.store import BlockStore
 
 TOKENS, HEADS, HEAD_DIM = 64, 2, 64
@@ -60,3 +60,8 @@ def test_a_row_is_ranked_by_itself(name):
     together = packed(name, x)
     assert torch.equal(packed(name, x[order]), together[order])
     assert torch.equal(torch.cat([packed(name, row[None]) for row in x]), together)
+
+
+def test_a_ranking_is_one_thing():
+    with pytest.raises(ValueError, match="a ranking has weights and scores; must have one of them"):
+        Ranking(weights=WEIGHTS, scores=torch.rand(TOKENS, HEADS, HEAD_DIM))

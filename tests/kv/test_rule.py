@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gossamer.kv import KVConfig, Side, Sparse
 from gossamer.kv.rule import CacheRule
 from gossamer.masks import Causal, Strided, TileMap
+from gossamer.masks.presets import PRESETS
 
 SPARSE = Side(Sparse(8))
 TILES = ((32, 32), (64, 64), (128, 64), (64, 32))
@@ -70,6 +71,22 @@ def test_a_prompt_mask_holds_for_the_prompt_alone():
     allowed = Strided(8).dense(200, 200)[0, 0][:, key]
     allowed[150:] = True
     assert torch.equal(mask.dense(*mask.lengths)[0, 0], plain & allowed)
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize(("window", "sink"), [(0, 0), (1, 1), (2, 3)])
+def test_every_mask_can_be_that_of_a_prompt(name, window, sink):
+    """Tiles are where the predicate is, also in boxes that lie in two parts of the keys."""
+    within = PRESETS[name](320)
+    rule = CacheRule(window, sink, plain=False, prompt_mask=within)
+    for start, end in ((0, 320), (64, 320), (170, 300)):
+        mask = rule.chunk(start, end, prompt=320)
+        key, stored = keys_of(mask)
+        query = torch.arange(start, end)[:, None]
+        seen = (key <= query) & (config_of(window, sink).sees_dense(query, key) != stored)
+        seen = seen & within.dense(320, 320)[0][:, start:end][:, :, key]
+        tiles = TileMap.build(mask, *mask.lengths, (64, 64))
+        assert torch.equal(tiles.dense()[0], seen.expand_as(tiles.dense()[0]))
 
 
 def test_pages_of_a_sequence():

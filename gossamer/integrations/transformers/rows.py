@@ -39,8 +39,8 @@ class RowsStep:
 class Rows:
     """lengths: tokens of each row. seen: columns of input so far, padding included."""
 
-    def __init__(self, ring: Ring, lengths: list[int], seen: int = 0) -> None:
-        self.ring, self.lengths, self.seen = ring, lengths, seen
+    def __init__(self, ring: Ring, lengths: list[int]) -> None:
+        self.ring, self.lengths, self.seen = ring, lengths, 0
         self.device = ring.spec.device
         self.table = PageTable(len(lengths))
         self.full = 0  # how many of the last columns have no padding in any row

@@ -114,7 +114,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     if text is None:
         raise ValueError(f"{path}: not a saved SparseCache")
     about = json.loads(text)
-    if about.get("format") != FORMAT:
+    # Before 2 the digest was of a part of the calibration; without one nothing is different.
+    if about.get("format") not in ((1, FORMAT) if about.get("calibration") is None else (FORMAT,)):
         raise ValueError(f"{path}: format is {about.get('format')!r}; this version reads {FORMAT}")
     return about, tensors
 
