@@ -9,12 +9,14 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from benchmarks.reports.markdown import table
 from gossamer.bench import Record, read_records
+
+COMPARISONS = Path(__file__).parents[1] / "comparisons"
 
 
 def pairs(before: Path, after: Path) -> list[tuple[str, Record, Record]]:
@@ -31,7 +33,7 @@ def pairs(before: Path, after: Path) -> list[tuple[str, Record, Record]]:
     return found
 
 
-def line(file: str, before: Record, after: Record) -> dict[str, object]:
+def line(file: str, before: Record, after: Record) -> dict[str, Any]:
     """One point, with both times."""
     return {
         "suite": file,
@@ -48,20 +50,29 @@ def line(file: str, before: Record, after: Record) -> dict[str, object]:
     }
 
 
-def summary(found: list[tuple[str, Record, Record]]) -> str:
-    """Markdown: after over before by file and backend, geometric mean and extremes."""
+def summary(lines: list[dict[str, Any]]) -> str:
+    """Markdown: after over before by suite and backend, geometric mean and extremes."""
     ratios = defaultdict(list)
-    for file, before, after in found:
-        ratios[file, after.backend].append(after.median_ms / before.median_ms)
+    for point in lines:
+        ratios[point["suite"], point["backend"]].append(point["ratio"])
     rows = [
-        [file, backend, str(len(some)), *(f"{x:.3f}" for x in (_mean(some), min(some), max(some)))]
-        for (file, backend), some in ratios.items()
+        [suite, backend, str(len(some)), *(f"{x:.3f}" for x in (_mean(some), min(some), max(some)))]
+        for (suite, backend), some in ratios.items()
     ]
     return table(["suite", "backend", "points", "mean", "least", "most"], rows)
 
 
 def _mean(ratios: list[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def committed() -> str:
+    """Markdown of the comparisons that are kept."""
+    parts = []
+    for path in sorted(COMPARISONS.glob("*.jsonl")):
+        lines = [json.loads(text) for text in path.read_text().splitlines()]
+        parts.append(f"**{lines[0]['device']}** ({path.stem})\n\n{summary(lines)}")
+    return "\n\n".join(parts)
 
 
 def main(
@@ -75,9 +86,10 @@ def main(
     found = pairs(before, after)
     if not found:
         raise typer.BadParameter(f"{before} and {after} have no point in common")
-    typer.echo(summary(found))
+    lines = [line(*pair) for pair in found]
+    typer.echo(summary(lines))
     if output is not None:
-        output.write_text("".join(json.dumps(line(*pair)) + "\n" for pair in found))
+        output.write_text("".join(json.dumps(point) + "\n" for point in lines))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import decode, engine, masked, ops, quality
+from benchmarks.reports import compare, decode, engine, masked, ops, quality
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
@@ -60,6 +60,7 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "chosen": quality.chosen_table,
         "peers": quality.peer_table,
         "engine": partial(own, engine.engine_table, files="engine_*"),
+        "comparison": compare.committed,
         "prefill": partial(own, engine.prefill_table, files="engine_prefill"),
         "transformers": partial(on_gpu, engine.transformers_table, files="transformers_*"),
         "masked": partial(on_gpu, masked.headline, files="masked_*"),

@@ -40,6 +40,18 @@ def plan(mask: PreparedMask, args: Arguments, backend: str | None) -> Plan:
     """The plan of calls like this one. Builds maps, and may wait for the device."""
     if args.q.numel() == 0 or mask.kv_len == 0:
         return empty_plan(args)
+    if mask.device.type == "cpu":
+        return _plan(mask, args, backend)
+    # Maps are small: on the 16 cores of an H200's host, a plan took 103 ms, and 67 with one thread.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _plan(mask, args, backend)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _plan(mask: PreparedMask, args: Arguments, backend: str | None) -> Plan:
     known = coefficients_of(mask.device)
     kind = _kind(mask, args, backend, known)
     if kind in _families:

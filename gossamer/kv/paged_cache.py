@@ -127,12 +127,13 @@ class PagedCache:
 
     def grow(self, stored_pages: int) -> None:
         """Room for `stored_pages`, one pool after the other."""
+        if stored_pages <= len(self._stores.v.blocks):  # asked in every layer of every step
+            return
         for name in ("k", "v"):
             old = self.pools[name]
-            if stored_pages > len(old):
-                larger = old.new_zeros(stored_pages, *old.shape[1:])
-                larger[: len(old)] = old
-                self.replace(**{name: larger})
+            larger = old.new_zeros(stored_pages, *old.shape[1:])
+            larger[: len(old)] = old
+            self.replace(**{name: larger})
 
     @property
     def nbytes(self) -> int:

@@ -173,7 +173,7 @@ class SparseCache(Cache):  # type: ignore[misc]
         if step.compress is not None:
             pages.compress(step.compress.dense, step.compress.stored)
         out = pages.attend(0, q, k, v, step.cache, scale, sliding)
-        out = out.unflatten(0, (len(query), -1))
+        out = out.view(len(query), -1, *out.shape[1:])
         return out if basis is None else turn(out.transpose(1, 2), basis.mT).transpose(1, 2)
 
     def _step_for(self, layer: int, columns: int, mask: Tensor | None) -> RowsStep:
