@@ -107,7 +107,7 @@ class PagedCache:
         self._all = Pools(*(pool.merged() for pool in pools))
         layers = range(self.spec.shape.layers)
         self._layers = [Pools(*(pool.layer(layer) for pool in pools)) for layer in layers]
-        self._stores = pools
+        self._stores, self.stored_pages = pools, len(pools.v.blocks)
 
     @property
     def pools(self) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ class PagedCache:
 
     def grow(self, stored_pages: int) -> None:
         """Room for `stored_pages`, one pool after the other."""
-        if stored_pages <= len(self._stores.v.blocks):  # asked in every layer of every step
+        if stored_pages <= self.stored_pages:  # asked in every layer of every step
             return
         for name in ("k", "v"):
             old = self.pools[name]

@@ -164,7 +164,10 @@ class SparseCache(Cache):  # type: ignore[misc]
         basis = None if self._v_basis is None else self._v_basis[layer]
         if basis is not None:
             v = turn(v, basis)
-        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, k, v))  # [tokens, heads, D]
+        if query.shape[2] == 1:  # [tokens, heads, D] either way, and this in half the time
+            q, k, v = query[:, :, 0], k[:, :, 0], v[:, :, 0]
+        else:
+            q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, k, v))
         q, k = pages.turn(0, q, k)
         pages.grow(self.rows.table.size)
         if step.ahead is not None:
