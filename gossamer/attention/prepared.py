@@ -18,7 +18,7 @@ from gossamer.masks.work import work_list
 
 Tile = tuple[int, int]
 MOST_MASKS = 64  # that are kept prepared for calls with plain masks
-HOST_BOXES = 1 << 14  # of a map that the host builds faster than a GPU, which it would wait for
+HOST_BOXES = 1 << 14  # of a map for the host: it takes milliseconds, a GPU about 7 with its waits
 MOST_PLANS = 256  # a mask that meets more kinds of calls forgets those it knows
 
 
