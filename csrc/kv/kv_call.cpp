@@ -1,5 +1,8 @@
 #include "kv/kv_call.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include "gossamer/torch/rows.h"
 
 namespace gossamer {
@@ -22,6 +25,47 @@ struct ScaleKind {
 };
 constexpr ScaleKind kScaleKinds[] = {
     {"none", Scales::none}, {"row", Scales::row}, {"channel", Scales::channel}, {"group", Scales::group}};
+
+// The groups of a profile like 8x16+4x40+2x8.
+void parse_profile(const char* op, const std::string& text, KvFormat& f) {
+  int groups = 0, most = 0;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('+', at), text.size());
+    int bits = -1, channels = 0, length = 0;
+    const std::string run = text.substr(at, end - at);
+    STD_TORCH_CHECK(std::sscanf(run.c_str(), "%4dx%4d%n", &bits, &channels, &length) == 2 &&
+                        length == static_cast<int>(run.size()),
+                    op, ": bits are ", text.c_str());
+    STD_TORCH_CHECK(bits == 8 || bits == 4 || bits == 3 || bits == 2 || bits == 0, op, ": ", run.c_str(), " has ", bits,
+                    " bits");
+    STD_TORCH_CHECK(channels > 0 && channels % kChunk == 0 && groups + channels / kChunk <= kMaxGroups, op, ": ",
+                    run.c_str(), " has ", channels, " channels");
+    for (int i = 0; i < channels / kChunk; ++i) f.group_bits[groups++] = static_cast<uint8_t>(bits);
+    most = std::max(most, bits);
+    at = end + 1;
+  }
+  STD_TORCH_CHECK(most > 0 && groups * kChunk == f.head_dim, op, ": bits ", text.c_str(), " are of ", groups * kChunk,
+                  " channels; must add up to ", f.head_dim);
+  f.bits = most;
+}
+
+// Fields of dense codes: as Profile.fields in gossamer/ops/kv_profile.py.
+void set_fields(KvFormat& f) {
+  const int groups = f.head_dim / kChunk;
+  int at = 0;
+  const auto place = [&](int width, int bits, int other, uint8_t (&to)[kMaxGroups]) {
+    for (int g = 0; g < groups; ++g) {
+      if (f.group_bits[g] != bits && f.group_bits[g] != other) continue;
+      to[g] = static_cast<uint8_t>(at);
+      at += width;
+    }
+  };
+  place(8, 8, 8, f.group_at);
+  place(4, 4, 4, f.group_at);
+  place(2, 2, 3, f.group_at);
+  place(1, 3, 3, f.group_third);
+  f.row_bytes = (at + 7) / 8 * 8;
+}
 
 // Blocks that are written must not share memory.
 void check_apart(const char* op, const Tensor& blocks) {
@@ -104,14 +148,18 @@ KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t
                   head_dim, "; must be a multiple of ", kChunk, " up to ", kMaxHeadDim);
   STD_TORCH_CHECK(!keep || (*keep >= 1 && *keep <= head_dim), op, ": keep is ", keep.value_or(0), "; must be 1 to ",
                   head_dim);
-  const ValueType* type = nullptr;
+  const ValueType profile{"profile", Values::profile, 0};
+  const bool has_profile = values.find('x') != std::string::npos;
+  const ValueType* type = has_profile ? &profile : nullptr;
   for (const ValueType& t : kValueTypes) type = values == t.name ? &t : type;
   const ScaleKind* kind = nullptr;
   for (const ScaleKind& k : kScaleKinds) kind = scales == k.name ? &k : kind;
   STD_TORCH_CHECK(type != nullptr, op, ": unknown values ", values.c_str());
   STD_TORCH_CHECK(kind != nullptr, op, ": unknown scales ", scales.c_str());
   const Scales s = kind->scales;
-  const bool fits = type->bits >= 16              ? s == Scales::none
+  STD_TORCH_CHECK(!has_profile || !keep, op, ": sparse rows have one type of value");
+  const bool fits = has_profile                   ? s == Scales::none || s == Scales::row
+                    : type->bits >= 16            ? s == Scales::none
                     : type->values == Values::fp8 ? s == Scales::row
                                                   : s != Scales::none && (s != Scales::group || !keep);
   STD_TORCH_CHECK(fits, op, ": values ", values.c_str(), " do not go with scales ", scales.c_str());
@@ -126,7 +174,13 @@ KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t
   f.bits = type->bits;
   f.chunks = (f.keep + kChunk - 1) / kChunk;
   f.values_at = f.sparse ? kBlockTokens * f.head_dim / 8 : 0;
-  f.scales_at = f.values_at + f.chunks * kBlockTokens * f.bits;
+  if (has_profile) {
+    parse_profile(op, values, f);
+  } else {
+    std::fill(f.group_bits, f.group_bits + f.head_dim / kChunk, static_cast<uint8_t>(f.bits));
+  }
+  if (!f.sparse && f.bits <= 8) set_fields(f);
+  f.scales_at = f.values_at + kBlockTokens * (f.has_codes() ? f.row_bytes : f.chunks * f.bits);
   const int scale_bytes = s == Scales::row       ? 2 * kBlockTokens
                           : s == Scales::channel ? 4 * f.head_dim
                           : s == Scales::group   ? 4 * kBlockTokens * f.head_dim / kGroup

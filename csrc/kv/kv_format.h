@@ -9,12 +9,14 @@ constexpr int kBlockTokens = 32;
 constexpr int kChunk = 8;   // values; a chunk of b-bit values is b bytes
 constexpr int kGroup = 32;  // channels that share a scale in Scales::group
 constexpr int kMaxHeadDim = 256;
+constexpr int kMaxGroups = kMaxHeadDim / kChunk;  // of 8 channels, of a dense row of codes
+constexpr int kCodeChunk = 512;                   // bytes: 16 of each token, 8 cells of 16 bits (gossamer/ops/kv_profile.py)
 constexpr float kFp8Max = 448.0f;
 constexpr uint32_t kInfinity = 0x7f800000u;  // as the bits of a float
 constexpr uint32_t kNanRank = kInfinity + 1;
 constexpr uint16_t kHalfNan = 0x7e00;
 
-enum class Values { f32, f16, bf16, fp8, i8, i4, i3, i2 };
+enum class Values { f32, f16, bf16, fp8, i8, i4, i3, i2, profile };
 enum class Scales { none, row, channel, group };
 
 struct KvFormat {
@@ -28,7 +30,21 @@ struct KvFormat {
   int values_at;  // bytes from the start of the block
   int scales_at;
   int block_bytes;
+  // Dense rows of codes (row_bytes > 0), as Profile in gossamer/ops/kv_profile.py.
+  int row_bytes;                   // a multiple of 8; also the bits of a column's line
+  uint8_t group_bits[kMaxGroups];  // of each group of 8 channels: 8, 4, 3, 2 or 0
+  uint8_t group_at[kMaxGroups];    // where its field is in the line; of 3 bits: the lower two
+  uint8_t group_third[kMaxGroups];  // of 3 bits: the third
+
+  bool has_codes() const { return row_bytes > 0; }
 };
+
+// The byte of a dense row of codes, of the 32 of a block, that has bits [8 * byte, 8 * byte + 8) of a column's line.
+constexpr int code_address(int row_bytes, int token, int byte, int column) {
+  const int chunk = byte / 2 * kCodeChunk + column * 2;
+  const bool half = row_bytes % 16 != 0 && byte == row_bytes / 8 - 1;  // of the last chunk
+  return half ? chunk + token / 16 * 128 + token % 8 * 16 + token / 8 % 2 : chunk + token * 16 + byte % 2;
+}
 
 // Rows of K or V on their way into blocks.
 struct KvPack {

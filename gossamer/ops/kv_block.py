@@ -3,23 +3,32 @@
 A block is, in this order:
 
     bitmap   [32 tokens][head_dim / 8 bytes]       sparse only; bit c of a row is channel c
-    values   [stored / 8 chunks][32 tokens][8]     8 values of b bits are b bytes, little-endian
+    values   codes of dense rows: see kv_profile
+             all others: [stored / 8 chunks][32 tokens][8], 8 values of b bits are b bytes, little-endian
     scales   row:     [32 tokens] float16          value = code * scale
-             channel: [head_dim][2] float16        value = code * scale + minimum
-             group:   [head_dim / 32][32 tokens][2] float16, the same for 32 channels of a token
+             channel: [2][head_dim] float16        value = code * scale + minimum: scales, then minima
+             group:   [head_dim / 32][2][32 tokens] float16, the same for 32 channels of a token
 
 A dense row stores all its entries; a sparse one exactly `keep` of them in channel order, padded
 with zeros to a multiple of 8. Every row of a format has the same size, so a token's slot can be
 written alone and found without an offset, and a chunk of all 32 tokens is contiguous: a GPU lane
 that owns a token reads its 8 values next to its neighbours' (row-major values took 1.54x as long).
+
+Codes of dense rows are stored from 0 on. What they mean: with a scale per row, code - 2^(b-1) times the
+scale (fp8: the number itself, times the scale); with a minimum, code * scale + minimum; in a profile
+("8x16+4x40+2x8"), code - (2^b - 1) / 2, times the scale if there is one: steps of its channels are 1, and
+whoever calibrated the cache has divided by them.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from gossamer.ops.checks import one_of
+from gossamer.ops.kv_profile import Profile, is_profile, parse_profile
 
+FORMAT_VERSION = 2  # of blocks; 1, of 0.1: codes of dense rows as those of sparse ones, scale next to minimum
 BLOCK_TOKENS = 32
 CHUNK = 8  # values
 GROUP = 32  # channels that share a scale in scales="group"
@@ -39,6 +48,8 @@ VALUE_BITS = {
 
 def valid_scales(values: str, dense: bool) -> tuple[str, ...]:
     """The ways in which values of this type can be scaled; the first is the default."""
+    if is_profile(values):
+        return ("none", "row")
     if VALUE_BITS[values] >= 16:
         return ("none",)
     if values == "fp8_e4m3":
@@ -46,13 +57,19 @@ def valid_scales(values: str, dense: bool) -> tuple[str, ...]:
     return ("row", "channel", "group") if dense else ("row", "channel")
 
 
+@lru_cache
+def uniform_profile(bits: int, head_dim: int) -> Profile:
+    """All channels alike."""
+    return Profile((bits,) * (head_dim // CHUNK))
+
+
 @dataclass(frozen=True)
 class BlockFormat:
     """The format of the blocks of K or of V.
 
     head_dim: a multiple of 8 from 8 to 256. keep: entries stored per row, 1 to head_dim; None for
-    all of them (dense). values: the type of an entry. scales: None for the default of `values`.
-    Raises ValueError for anything else, TypeError for what is no integer.
+    all of them (dense). values: the type of an entry, or a profile of bits (dense only). scales: None
+    for the default of `values`. Raises ValueError for anything else, TypeError for what is no integer.
     """
 
     head_dim: int
@@ -73,7 +90,7 @@ class BlockFormat:
             )
         if self.keep is not None and not 1 <= self.keep <= self.head_dim:
             raise ValueError(f"keep is {self.keep}; must be 1 to {self.head_dim}, the head_dim")
-        one_of("values", self.values, VALUE_BITS)
+        self._check_values()
         valid = valid_scales(self.values, self.keep is None)
         if self.scales is None:
             object.__setattr__(self, "scales", valid[0])
@@ -88,10 +105,37 @@ class BlockFormat:
                 f"head_dim is {self.head_dim}; must be a multiple of {GROUP} for scales 'group'"
             )
 
+    def _check_values(self) -> None:
+        if not is_profile(self.values):
+            return one_of("values", self.values, VALUE_BITS)
+        channels = CHUNK * len(parse_profile(self.values).bits)
+        if self.keep is not None:
+            raise ValueError(f"values is {self.values!r}; must be one type where rows are sparse")
+        if channels != self.head_dim:
+            raise ValueError(
+                f"values is {self.values!r}, which is {channels} channels; "
+                f"must add up to {self.head_dim}, the head_dim"
+            )
+        return None
+
+    @property
+    def coded(self) -> bool:
+        """Whether steps are those of a calibration, and bits may differ."""
+        return is_profile(self.values)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Of dense rows of codes; None for others."""
+        if self.coded:
+            return parse_profile(self.values)
+        if self.keep is not None or self.bits > 8:
+            return None
+        return uniform_profile(self.bits, self.head_dim)
+
     @property
     def bits(self) -> int:
-        """Bits of a value; also bytes of a chunk of 8 values."""
-        return VALUE_BITS[self.values]
+        """Bits of a value; also bytes of a chunk of 8 values. Of a profile: the most."""
+        return max(parse_profile(self.values).bits) if self.coded else VALUE_BITS[self.values]
 
     @property
     def stored(self) -> int:
@@ -108,6 +152,8 @@ class BlockFormat:
 
     @property
     def value_bytes(self) -> int:
+        if (profile := self.profile) is not None:
+            return BLOCK_TOKENS * profile.line_bits
         return self.chunks * BLOCK_TOKENS * self.bits
 
     @property

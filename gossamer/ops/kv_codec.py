@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, GROUP, BlockFormat
+from gossamer.ops.kv_profile import BEST_STEP, GROUP_BITS
 
 NAN_RANK = 0x7F800001  # all NaN rank alike, above infinity
 FP8_MAX = 448.0
@@ -35,8 +36,8 @@ class BlockViews:
     """The parts of blocks [blocks, heads, bytes] as views; `bitmap` and `scales` may be empty."""
 
     bitmap: Tensor  # [blocks, heads, 32, D / 8]
-    values: Tensor  # [blocks, heads, chunks, 32, bits]
-    scales: Tensor  # row [blocks, heads, 32, 2], channel [.., D, 4], group [.., D / 32, 32, 4]
+    values: Tensor  # [blocks, heads, chunks, 32, bits]; of dense codes [blocks, heads, bytes]
+    scales: Tensor  # row [blocks, heads, 32, 2], channel [.., 2, D, 2], group [.., D / 32, 2, 32, 2]
 
     @classmethod
     def of(cls, blocks: Tensor, fmt: BlockFormat) -> "BlockViews":
@@ -44,14 +45,16 @@ class BlockViews:
         bitmap, values, scales = blocks.split(sizes, dim=-1)
         scale_shape = {
             "row": (BLOCK_TOKENS, 2),
-            "channel": (fmt.head_dim, 4),
-            "group": (fmt.head_dim // GROUP, BLOCK_TOKENS, 4),
+            "channel": (2, fmt.head_dim, 2),
+            "group": (fmt.head_dim // GROUP, 2, BLOCK_TOKENS, 2),
             "none": (0,),
         }[fmt.scales or "none"]
         row_bytes = 0 if fmt.keep is None else fmt.head_dim // 8
+        if fmt.profile is None:
+            values = values.unflatten(-1, (fmt.chunks, BLOCK_TOKENS, fmt.bits))
         return cls(
             bitmap.unflatten(-1, (BLOCK_TOKENS, row_bytes)),
-            values.unflatten(-1, (fmt.chunks, BLOCK_TOKENS, fmt.bits)),
+            values,
             scales.unflatten(-1, scale_shape),
         )
 
@@ -79,20 +82,55 @@ def write(
         return
     entries = x if channels is None else x.gather(-1, channels)
     entries = torch.nn.functional.pad(entries, (0, fmt.stored - entries.shape[-1]))
-    if fmt.scales == "none":
+    if fmt.bits >= 16:
         codes = entries.to(_float_type(fmt.values)).view(torch.uint8)
         views.values[block, :, :, token] = codes.unflatten(-1, (fmt.chunks, fmt.bits))
         return
     if fmt.scales == "group":
         grouped = entries.unflatten(-1, (-1, GROUP))
         codes, scales = _encode_asymmetric(grouped, grouped.amin(-1), grouped.amax(-1), fmt.bits)
-        views.scales[block, :, :, token] = scales
+        for i in range(2):
+            views.scales[block, :, :, i, token] = scales[i].unsqueeze(-1).view(torch.uint8)
         codes = codes.flatten(-2)
+    elif fmt.coded:
+        codes, scale = _encode_profile(entries, fmt)
+        if fmt.scales == "row":
+            views.scales[block, :, token] = scale.unsqueeze(-1).view(torch.uint8)
     else:
         encode = _encode_fp8 if fmt.values == "fp8_e4m3" else _encode_signed
         codes, scale = encode(entries, fmt.bits)
         views.scales[block, :, token] = scale.unsqueeze(-1).view(torch.uint8)
-    views.values[block, :, :, token] = _to_bytes(codes, fmt.bits)
+    _store_codes(codes, block, token, views, fmt)
+
+
+def _store_codes(
+    codes: Tensor, block: Tensor, token: Tensor, views: BlockViews, fmt: BlockFormat
+) -> None:
+    """Codes [N, heads, stored] of rows into the slots of `token` [N] in `block` [N]."""
+    if fmt.profile is None:
+        views.values[block, :, :, token] = _to_bytes(codes, fmt.bits)
+        return
+    rows = fmt.profile.to_rows(codes + _least_code(fmt)).flatten(-2)
+    at = fmt.profile.addresses.to(codes.device).flatten(1)[token]  # [N, bytes of a row]
+    heads = torch.arange(codes.shape[1], device=codes.device)[:, None]
+    views.values[block[:, None, None], heads, at[:, None]] = rows
+
+
+def _load_codes(block: Tensor, token: Tensor, views: BlockViews, fmt: BlockFormat) -> Tensor:
+    """The way back: codes as they are, from -2^(b-1) on where they have signs; int64."""
+    if fmt.profile is None:
+        signed = fmt.scales == "row" and fmt.values != "fp8_e4m3"
+        return _from_bytes(views.values[block, :, :, token], fmt.bits, signed)
+    at = fmt.profile.addresses.to(block.device).flatten(1)[token]
+    heads = torch.arange(views.values.shape[1], device=block.device)[:, None]
+    rows = views.values[block[:, None, None], heads, at[:, None]]
+    return fmt.profile.to_codes(rows.unflatten(-1, (-1, CHUNK))) - _least_code(fmt)
+
+
+def _least_code(fmt: BlockFormat) -> int:
+    """What dense codes are stored less: the least one with a sign is stored as 0."""
+    signed = fmt.scales == "row" and not fmt.coded and fmt.values != "fp8_e4m3"
+    return 2 ** (fmt.bits - 1) if signed else 0
 
 
 def _encode_channels(
@@ -113,12 +151,13 @@ def _encode_channels(
     high = high.masked_fill(unused, 0)
     by_channel = tokens.movedim(1, -1)  # [blocks, heads, D, 32]
     codes, scales = _encode_asymmetric(by_channel, low, high, fmt.bits)
-    views.scales[block[::BLOCK_TOKENS]] = scales
+    for i in range(2):
+        views.scales[block[::BLOCK_TOKENS], :, i] = scales[i].unsqueeze(-1).view(torch.uint8)
     rows = codes.movedim(-1, 1).flatten(0, 1)  # [N, heads, D]
     if channels is not None:
         rows = rows.gather(-1, channels)
         rows = torch.nn.functional.pad(rows, (0, fmt.stored - rows.shape[-1]))
-    views.values[block, :, :, token] = _to_bytes(rows, fmt.bits)
+    _store_codes(rows, block, token, views, fmt)
 
 
 def read(blocks: Tensor, slots: Tensor, fmt: BlockFormat) -> Tensor:
@@ -129,25 +168,28 @@ def read(blocks: Tensor, slots: Tensor, fmt: BlockFormat) -> Tensor:
     kept = (slots >= 0) & (slots < blocks.shape[0] * BLOCK_TOKENS)
     safe = slots.masked_fill(~kept, 0)
     block, token = safe // BLOCK_TOKENS, safe % BLOCK_TOKENS
-    raw = views.values[block, :, :, token]  # [N, heads, chunks, bits]
     if fmt.bits >= 16:
+        raw = views.values[block, :, :, token]  # [N, heads, chunks, bits]
         entries = raw.flatten(-2).contiguous().view(_float_type(fmt.values)).float()
-    elif fmt.values == "fp8_e4m3":
-        entries = raw.flatten(-2).contiguous().view(torch.float8_e4m3fn).float()
     else:
-        entries = _from_bytes(raw, fmt.bits, signed=fmt.scales == "row").float()
+        entries = _load_codes(block, token, views, fmt).float()
+        if fmt.values == "fp8_e4m3":
+            entries = entries.to(torch.uint8).view(torch.float8_e4m3fn).float()
+    if fmt.coded and fmt.profile is not None:
+        middle = {b: (2**b - 1) / 2 for b in GROUP_BITS}
+        entries = entries - fmt.profile.by_channel(middle, entries.device)
     if fmt.scales == "row":
         entries = entries * _half(views.scales[block, :, token])
     elif fmt.scales == "group":
-        scale, minimum = _half(views.scales[block, :, :, token]).split(1, dim=-1)
+        scale, minimum = (_half(views.scales[block, :, :, i, token]) for i in range(2))
         entries = (entries.unflatten(-1, (-1, GROUP)) * scale + minimum).flatten(-2)
     if fmt.keep is not None:
-        bits = views.bitmap[block, :, token].unsqueeze(-1) >> torch.arange(8, device=raw.device)
+        bits = views.bitmap[block, :, token].unsqueeze(-1) >> torch.arange(8, device=blocks.device)
         mask = (bits & 1).flatten(-2).bool()
         rank = (mask.cumsum(-1) - 1).clamp(0, fmt.stored - 1)
         entries = entries.gather(-1, rank)
     if fmt.scales == "channel":
-        scale, minimum = _half(views.scales[block]).unbind(-1)
+        scale, minimum = (_half(views.scales[block, :, i]).squeeze(-1) for i in range(2))
         entries = entries * scale + minimum
     if fmt.keep is not None:
         entries = torch.where(mask, entries, 0.0)
@@ -183,8 +225,30 @@ def _encode_fp8(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return scaled.to(torch.float8_e4m3fn).view(torch.uint8).long(), scale
 
 
-def _encode_asymmetric(x: Tensor, low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Codes 0 .. 2^b-1 of x [..., n], and bytes of (scale, minimum) for low, high [...]."""
+def _encode_profile(x: Tensor, fmt: BlockFormat) -> tuple[Tensor, Tensor]:
+    """Codes of the intervals that entries are in, clamped; and a scale per row, 1 where there is none.
+
+    The scale is the root mean square of the row in standard deviations of its channels. Without
+    one, infinities end up at the ends of the range and NaN in its middle.
+    """
+    assert fmt.profile is not None
+    steps = fmt.profile.by_channel(BEST_STEP, x.device)
+    scale = torch.ones(x.shape[:-1], dtype=torch.float16, device=x.device)
+    if fmt.scales == "row":
+        # In float64, so that the order of the sum does not show in the float16 that is left of it.
+        squares = (x.double() * steps.double()).square().sum(-1) / int((steps > 0).sum())
+        scale = squares.sqrt().float().half()
+        broken = ~x.masked_fill(steps == 0, 0).isfinite().all(-1) | ~scale.isfinite()
+        scale = scale.masked_fill(broken, float("nan"))
+    half = fmt.profile.by_channel({b: 2 ** (b - 1) for b in GROUP_BITS if b}, x.device)
+    below = (x * _reciprocal(scale).unsqueeze(-1)).nan_to_num(0).floor()
+    return (below + half).clamp_min(0).minimum((2 * half - 1).clamp_min(0)).long(), scale
+
+
+def _encode_asymmetric(
+    x: Tensor, low: Tensor, high: Tensor, bits: int
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Codes 0 .. 2^b-1 of x [..., n], and (scale, minimum) in float16 for low, high [...]."""
     most = 2**bits - 1
     minimum = _round_down(low)
     finite = low.isfinite() & high.isfinite() & minimum.isfinite()
@@ -193,7 +257,7 @@ def _encode_asymmetric(x: Tensor, low: Tensor, high: Tensor, bits: int) -> tuple
     minimum = minimum.masked_fill(scale.isnan(), 0)
     shifted = (x - minimum.float().unsqueeze(-1)) * _reciprocal(scale).unsqueeze(-1)
     codes = shifted.round().clamp(0, most).nan_to_num(0).long()
-    return codes, torch.stack([scale, minimum], -1).view(torch.uint8)
+    return codes, (scale, minimum)
 
 
 # ---- scales ---------------------------------------------------------------------------
