@@ -49,24 +49,6 @@ void parse_profile(const char* op, const std::string& text, KvFormat& f) {
   f.bits = most;
 }
 
-// Fields of dense codes: as Profile.fields in gossamer/ops/kv_profile.py.
-void set_fields(KvFormat& f) {
-  const int groups = f.head_dim / kChunk;
-  int at = 0;
-  const auto place = [&](int width, int bits, int other, uint8_t (&to)[kMaxGroups]) {
-    for (int g = 0; g < groups; ++g) {
-      if (f.group_bits[g] != bits && f.group_bits[g] != other) continue;
-      to[g] = static_cast<uint8_t>(at);
-      at += width;
-    }
-  };
-  place(8, 8, 8, f.group_at);
-  place(4, 4, 4, f.group_at);
-  place(2, 2, 3, f.group_at);
-  place(1, 3, 3, f.group_third);
-  f.row_bytes = (at + 7) / 8 * 8;
-}
-
 // Blocks that are written must not share memory.
 void check_apart(const char* op, const Tensor& blocks) {
   const int64_t sizes[2] = {blocks.size(0), blocks.size(1)}, strides[2] = {blocks.stride(0), blocks.stride(1)};

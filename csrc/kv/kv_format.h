@@ -39,6 +39,22 @@ struct KvFormat {
   bool has_codes() const { return row_bytes > 0; }
 };
 
+// Fields of dense codes, from the bits of the groups: as Profile.fields in gossamer/ops/kv_profile.py.
+constexpr void set_fields(KvFormat& f) {
+  const int groups = f.head_dim / kChunk, widths[4] = {8, 4, 2, 1};
+  int at = 0;
+  for (int width : widths) {
+    for (int g = 0; g < groups; ++g) {
+      const int bits = f.group_bits[g];
+      const bool third = width == 1 && bits == 3, here = third || bits == width || (width == 2 && bits == 3);
+      if (!here) continue;
+      (third ? f.group_third : f.group_at)[g] = static_cast<uint8_t>(at);
+      at += width;
+    }
+  }
+  f.row_bytes = (at + 7) / 8 * 8;
+}
+
 // The byte of a dense row of codes, of the 32 of a block, that has bits [8 * byte, 8 * byte + 8) of a column's line.
 constexpr int code_address(int row_bytes, int token, int byte, int column) {
   const int chunk = byte / 2 * kCodeChunk + column * 2;

@@ -11,7 +11,7 @@ from gossamer.kernels.arguments import DecodeArguments, named
 from gossamer.ops import kv_codec
 from gossamer.ops.decode_checks import check, check_values
 from gossamer.ops.decode_reference import reference
-from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
+from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat, has_codes
 from gossamer.ops.registry import Op
 
 
@@ -88,9 +88,10 @@ def _fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 
 
 TUNED = (
-    "fp16 and bf16 queries, head_dim 64 and 128, a window of the queries' type; K and V both "
-    "sparse (values of the queries' type, int8, fp8_e4m3 or int4 with a scale per row), both dense "
-    "of the queries' type, or K dense int4 with scales per channel and V sparse"
+    "fp16 and bf16 queries, a window of the queries' type; K and V both dense codes (int8, fp8_e4m3, "
+    "int4, int3, int2 or a profile, any scales) with head_dim 64, 80, 96, 128 or 256; with head_dim "
+    "64 and 128 also both sparse (values of the queries' type, int8, fp8_e4m3 or int4 with a scale "
+    "per row), both dense of the queries' type, or K dense int4 with scales per channel and V sparse"
 )
 _PLAIN = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _CODES = ("int8", "fp8_e4m3", "int4")
@@ -100,13 +101,17 @@ _CODES = ("int8", "fp8_e4m3", "int4")
 def _limits(a: DecodeArguments) -> str | None:
     """Why the CUDA kernel does not take these arguments."""
     plain = _PLAIN.get(a.q.dtype)
-    known = plain is not None and a.q.size(-1) in (64, 128)
-    if known and (a.dense_k is None or a.dense_values == plain) and _reads(a, plain):
+    if plain is not None and (a.dense_k is None or a.dense_values == plain) and _reads(a, plain):
         return None
     return f"the CUDA kernels take {TUNED}"
 
 
-def _reads(a: DecodeArguments, plain: str | None) -> bool:
+def _reads(a: DecodeArguments, plain: str) -> bool:
+    head_dim = a.q.size(-1)
+    if has_codes(a.k_keep, a.k_values) and has_codes(a.v_keep, a.v_values):
+        return head_dim in (64, 80, 96, 128, 256)
+    if head_dim not in (64, 128):
+        return False
     if a.v_keep is None:
         return a.k_keep is None and a.k_values == a.v_values == plain
     if a.v_values != plain and not (a.v_values in _CODES and a.v_scales == "row"):

@@ -57,6 +57,11 @@ def valid_scales(values: str, dense: bool) -> tuple[str, ...]:
     return ("row", "channel", "group") if dense else ("row", "channel")
 
 
+def has_codes(keep: int | None, values: str) -> bool:
+    """Whether these are dense rows of codes, which lie as kv_profile says."""
+    return keep is None and (is_profile(values) or VALUE_BITS[values] <= 8)
+
+
 @lru_cache
 def uniform_profile(bits: int, head_dim: int) -> Profile:
     """All channels alike."""

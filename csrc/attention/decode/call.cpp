@@ -106,6 +106,7 @@ DecodeCall prepare_decode(const DecodeArguments& a) {
   DecodeCall call{};
   DecodeParams& w = call.work;
   call.dtype = dtype_of(a.q, kOp, "q");
+  w.bf16 = call.dtype == DType::bf16;
   STD_TORCH_CHECK(a.q.dim() == 4, kOp, ": q must have 4 dimensions");
   STD_TORCH_CHECK(a.q.size(1) >= 1 && a.q.size(1) <= kMaxQueryLength, kOp, ": q_len is ", a.q.size(1),
                   "; must be 1 to ", kMaxQueryLength);

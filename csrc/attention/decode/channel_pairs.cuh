@@ -63,22 +63,22 @@ struct CodedPairs {
   bool valid;
 
   __device__ __forceinline__ CodedPairs(const KvFormat& f, uint32_t block, int lane, bool valid)
-      : lane_codes(block + lane * 4), channels(block + f.scales_at), valid(valid) {}
+      : lane_codes(block + lane * 16), channels(block + f.scales_at), valid(valid) {}
 
+  // A chunk is 4 groups of 8 channels, in fields of 4 bits: word i has channels 2 i and 2 i + 1 of each.
   __device__ __forceinline__ void load(int w, uint32_t (&pairs)[16]) const {
+    const uint4 cells = load_shared4(lane_codes + w * kCodeChunk);
+    const uint32_t words[4] = {cells.x, cells.y, cells.z, cells.w};
 #pragma unroll
-    for (int chunk = 0; chunk < 4; ++chunk) {
-      const uint32_t codes = load_shared(lane_codes + (4 * w + chunk) * kBlockTokens * 4);
-      const uint32_t even = codes & 0x0f0f0f0fu, odd = codes >> 4 & 0x0f0f0f0fu;
+    for (int group = 0; group < 4; ++group) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         // 0x64xx is 1024 + xx in float16.
-        const uint32_t two = permute(permute(even, odd, 0x40 + 0x11 * i), 0x64646464u, 0x4140);
-        const uint2 scaling = load_shared2(channels + (32 * w + 8 * chunk + 2 * i) * 4);
-        const uint32_t scale = permute(scaling.x, scaling.y, 0x5410), minimum = permute(scaling.x, scaling.y, 0x7632);
+        const uint32_t two = (words[i] >> (4 * group) & 0x000f000fu) | 0x64006400u;
+        const uint32_t at = channels + (32 * w + 8 * group + 2 * i) * 2;
         const __half2 code = __hsub2(as_half2(two), __float2half2_rn(1024.0f));
-        const __half2 x = __hfma2(code, as_half2(scale), as_half2(minimum));
-        pairs[4 * chunk + i] = valid ? from_half2(reinterpret_cast<const uint32_t&>(x), T{}) : 0;
+        const __half2 x = __hfma2(code, as_half2(load_shared(at)), as_half2(load_shared(at + 2 * D)));
+        pairs[4 * group + i] = valid ? from_half2(reinterpret_cast<const uint32_t&>(x), T{}) : 0;
       }
     }
   }

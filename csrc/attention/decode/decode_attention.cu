@@ -1,19 +1,20 @@
 #include <algorithm>
 
+#include "attention/decode/codes.h"
 #include "attention/decode/decode_attention.h"
 #include "attention/decode/kernel.cuh"
-#include "gossamer/cuda/launch.h"
+#include "attention/decode/launch.cuh"
 
 namespace gossamer {
 namespace {
 
+using cuda::aligned_up;
+using cuda::check_launched;
+using cuda::check_reach;
 using cuda::Cut;
+using cuda::make_cut;
 using cuda::SharedLayout;
 using cuda::Source;
-
-constexpr int kLeastUnits = 2;  // of a CTA: fewer are not worth the merging
-
-constexpr int aligned_up(int x) { return (x + 127) / 128 * 128; }
 
 // `turns`: K and V take turns in one stage.
 template <class Traits>
@@ -40,19 +41,10 @@ int overrun(const SharedLayout& s) {
   return columns ? std::max(cuda::columns_bytes(Traits::D / kChunk) - s.warp_bytes, 0) : 0;
 }
 
-// Bytes from the first block of a pool to the last.
-int64_t span(const DecodeParams& w, int64_t block_stride, int64_t head_stride) {
-  return (w.main.num_blocks - 1) * block_stride + (w.kv_heads - 1) * head_stride;
-}
-
 template <class Traits>
 void launch(const DecodeCall& call) {
   DecodeParams w = call.work;
-  constexpr int64_t kReach = int64_t{cuda::kOffsetUnit} << 32;  // 64 GiB
-  STD_TORCH_CHECK(span(w, w.main.k_block_stride, w.main.k_head_stride) < kReach &&
-                      span(w, w.main.v_block_stride, w.main.v_head_stride) < kReach,
-                  "decode_attention: k_blocks or v_blocks span more than 64 GiB");
-  const int multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  check_reach(w);
   // Less what the kernel has of its own.
   const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024;
   const auto fitting = [&](const SharedLayout& s) {
@@ -65,31 +57,10 @@ void launch(const DecodeCall& call) {
   shared.total = shared.warp_begin + warps * shared.warp_bytes + overrun<Traits>(shared);
   const auto kernel = cuda::decode_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
-
-  Cut cut{};
-  cut.tiles = (w.q_len * w.group + Traits::Rows - 1) / Traits::Rows;
-  cut.ctas = multiprocessors;
-  cut.warps = warps;
-  cut.least = kLeastUnits;
-  cut.factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * cuda::kLog2e;
-  cut.by_tiles = cuda::IntDivider(cut.tiles);
-  cut.by_ctas = cuda::IntDivider(cut.ctas);
-  cut.by_warps = cuda::IntDivider(cut.warps);
-  cut.by_group = cuda::IntDivider(w.group);
-  cut.by_page = cuda::IntDivider(w.page_blocks);
-  // Units are counted in 32 bits: a longer sequence would be a wrong one.
-  const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
-  w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 30) - 1) / items - 2 * warps));
-  const int64_t floats = int64_t{2} * cut.ctas * cuda::PartialRows<Traits::D, Traits::Rows>::kFloats;
-  // Counters, then partial results.
-  const Tensor memory = empty_contiguous(call.q, {4 * cut.ctas + floats}, aoti_torch_dtype_float32());
-  cut.arrivals = static_cast<uint64_t*>(memory.mutable_data_ptr());
-  cut.partials = static_cast<float*>(memory.mutable_data_ptr()) + 4 * cut.ctas;
-  cut.ticket = cuda::next_ticket();
-  const cudaStream_t stream = cuda::current_stream(call.q);
-  kernel<<<cut.ctas, warps * 32, shared.total, stream>>>(w, cut, shared);
-  const cudaError_t failed = cudaGetLastError();
-  STD_TORCH_CHECK(failed == cudaSuccess, "decode_attention: ", cudaGetErrorString(failed));
+  Tensor memory;
+  const Cut cut = make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
+  kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, shared);
+  check_launched();
 }
 
 // ---- which kernel ------------------------------------------------------------------------------------
@@ -108,6 +79,20 @@ bool reads_sparse(const KvFormat& f, DType dtype) {
   const bool codes = f.values == Values::i8 || f.values == Values::fp8 || f.values == Values::i4;
   return f.sparse && (is_16_bit(f, dtype) || (codes && f.scales == Scales::row));
 }
+
+}  // namespace
+
+void launch_codes(const DecodeCall& call) {
+  const int head_dim = call.work.head_dim;
+  STD_TORCH_CHECK(has_codes_kernel(head_dim), "decode_attention: no CUDA kernel for codes of head_dim ", head_dim);
+  if (head_dim == 64) return launch_codes<64>(call);
+  if (head_dim == 80) return launch_codes<80>(call);
+  if (head_dim == 96) return launch_codes<96>(call);
+  if (head_dim == 128) return launch_codes<128>(call);
+  launch_codes<256>(call);
+}
+
+namespace {
 
 // As _limits in gossamer/ops/decode_attention.py.
 template <class T, int D>
@@ -141,6 +126,10 @@ std::tuple<Tensor, Tensor> decode_attention_cuda(const DecodeArguments& argument
                   "decode_attention: no CUDA kernel for a window of another type than q");
   if (call.work.sequences == 0 || call.work.kv_heads == 0) return {call.out, call.lse};
   STD_TORCH_CHECK(call.dtype != DType::f32, "decode_attention: no CUDA kernel for float32");
+  if (call.work.main.k.has_codes() && call.work.main.v.has_codes()) {
+    launch_codes(call);
+    return {call.out, call.lse};
+  }
   call.dtype == DType::f16 ? launch_head_dim<__half>(call) : launch_head_dim<__nv_bfloat16>(call);
   return {call.out, call.lse};
 }

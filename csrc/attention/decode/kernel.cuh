@@ -1,34 +1,10 @@
 // Decode attention of one CTA: its share of the units of a batch, item by item.
 #pragma once
 
+#include "attention/decode/tasks.cuh"
 #include "attention/decode/warp.cuh"
 
 namespace gossamer::cuda {
-
-// The part of an item that a CTA does: units [begin, end) of it.
-template <int Rows>
-struct Task {
-  Item<Rows> item;
-  SeenBlocks seen;
-  int length, item_begin, room, begin, end;  // of the item in the line: where it begins, its room
-
-  Task() = default;
-  // `at`: a unit of the sequence of `place`; `stop`: where the CTA's piece ends.
-  __device__ __forceinline__ Task(const DecodeParams& w, const Cut& cut, const Place& place, int at, int stop)
-      : seen(seen_blocks(w, w.seq_lens[place.sequence])), length(w.seq_lens[place.sequence]) {
-    room = room_of(cut, seen.units(), place.equal);
-    const int number = quotient(at - place.before, room);
-    item = Item<Rows>(w, cut, place.sequence, number);
-    item_begin = place.before + number * room;
-    begin = at - item_begin;
-    end = min(seen.units(), stop - item_begin);
-  }
-  // Warps that have some of it.
-  __device__ __forceinline__ int busy(const Cut& cut) const { return min(cut.warps, end - begin); }
-  __device__ __forceinline__ bool bad(const DecodeParams& w) const {
-    return bad_length(w, length) || (seen.main_count > 0 && w.main.num_blocks == 0);
-  }
-};
 
 template <class Traits>
 GOSSAMER_INLINE void begin_task(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task) {
@@ -58,78 +34,6 @@ GOSSAMER_INLINE void work_on_task(DecodeWarp<Traits>& warp, const Task<Traits::R
     const int block = sink ? seen.sink_begin + at : seen.recent_begin + at - seen.sink_count;
     warp.attend_dense(item.sequence, item.head, block, sink ? Kind::sink : Kind::recent);
   }
-}
-
-// Merges the warps of the CTA, whose results are in their columns: into the output, or into a piece of it. The last CTA
-// to write a piece of an item down merges them.
-template <class Traits>
-GOSSAMER_INLINE void finish_task(const DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task, const Cut& cut,
-                                 const Pieces& pieces, uint8_t* columns, int stride, bool poisoned) {
-  constexpr int D = Traits::D, kAtOnce = 4;
-  using Piece = PartialRows<D, Traits::Rows>;
-  const Piece mine{cut.partials + static_cast<int64_t>(pieces.slot(blockIdx.x)) * Piece::kFloats};
-  const int busy = task.busy(cut);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < task.item.rows * D; i += blockDim.x) {
-    const int row = i / D, channel = i % D;
-    Partial p;
-#pragma unroll 1
-    for (int j = 0; j < busy; j += kAtOnce) {
-      Partial some[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (j + k >= busy) continue;
-        const Piece of_warp{reinterpret_cast<float*>(columns + (j + k) * stride)};
-        some[k].top = of_warp.top(row), some[k].sum = of_warp.sum(row), some[k].out = of_warp.out(row, channel);
-      }
-      p.add(some);
-    }
-    if (poisoned) p.sum = NAN;
-    if (pieces.whole()) {
-      task.item.template write<typename Traits::T>(warp.w, cut, p, row, channel);
-    } else {
-      mine.out(row, channel) = p.out;
-      if (channel == 0) mine.top(row) = p.top, mine.sum(row) = p.sum;
-    }
-  }
-  if (pieces.whole()) return;
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) last = pieces.arrivals(cut).arrive(pieces.count());
-  __syncthreads();
-  if (last) merge_pieces<typename Traits::T, D>(warp.w, cut, task.item, pieces);
-}
-
-// A CTA's step along its piece of the line: in shared memory, since registers are needed for the blocks.
-template <int Rows>
-struct Step {
-  Place place;
-  Task<Rows> task;
-  Pieces pieces;
-
-  // Where the next one begins, if there is one.
-  __device__ __forceinline__ bool next(const DecodeParams& w, const Cut& cut, Place& to, int& at) const {
-    at = task.item_begin + task.room;
-    to = place;
-    if (at >= to.stop()) return false;
-    for (int units; at >= to.before + (units = room_of_sequence(w, cut, to.sequence, to.equal)); ++to.sequence) {
-      to.before += units;
-    }
-    return true;
-  }
-};
-
-// The table and the queries on their way to L2 while the lengths are being read; many of them are not worth it.
-GOSSAMER_INLINE void prefetch_inputs(const DecodeParams& w, const Cut& cut) {
-  const int64_t at = (blockIdx.x * blockDim.x + threadIdx.x) * 128, last = w.sequences - 1;
-  const auto prefetch = [&](const void* from, int64_t bytes) {
-    if (at >= bytes || bytes > 1 << 20) return;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + at));
-  };
-  if (w.max_blocks <= 0) return;
-  prefetch(w.main.table, 4 * (last * w.main.table_stride + cut.by_page(w.max_blocks)));
-  const int64_t last_row = (w.q_len - 1) * w.q_token_stride + (w.kv_heads * w.group - 1) * w.q_head_stride;
-  prefetch(w.q, 2 * (last * w.q_seq_stride + last_row + w.head_dim));
 }
 
 // Asks for what a step needs first; returns the thread's first word of the queries.
@@ -175,7 +79,11 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
     if (count > 0) {  // what this step needs comes while the one before is finished
       const Step<Traits::Rows>& done = steps[count & 1 ^ 1];
       const bool poisoned = __syncthreads_or(wrong);
-      finish_task(warp, done.task, cut, done.pieces, columns, shared.warp_bytes, poisoned);
+      const auto of_warp = [&](int i, int row, int channel) {
+        const PartialRows<Traits::D, Traits::Rows> p{reinterpret_cast<float*>(columns + i * shared.warp_bytes)};
+        return Partial{p.top(row), p.sum(row), p.out(row, channel)};
+      };
+      finish_task<T, Traits::D>(w, done.task, cut, done.pieces, poisoned, of_warp);
       if (!more) return;
       __syncthreads();
     }

@@ -4,8 +4,11 @@
 #include "attention/decode/schedule.cuh"
 #include "attention/decode/softmax.cuh"
 #include "attention/shared/arrivals.cuh"
+#include "attention/shared/mma.cuh"
 
 namespace gossamer::cuda {
+
+struct Either16;  // float16 or bfloat16: as DecodeParams says
 
 // A weighted sum of values of one channel, with the maximum and the sum of its weights.
 struct Partial {
@@ -107,7 +110,13 @@ struct Item {
                                         int channel) const {
     const int64_t at =
         (static_cast<int64_t>(sequence) * w.q_len + query(cut, row)) * (w.kv_heads * w.group) + query_head(w, cut, row);
-    static_cast<T*>(w.out)[at * w.head_dim + channel] = static_cast<T>(p.sum == 0.0f ? 0.0f : __fdividef(p.out, p.sum));
+    const float x = p.sum == 0.0f ? 0.0f : __fdividef(p.out, p.sum);
+    if constexpr (!std::is_same_v<T, Either16>) {
+      static_cast<T*>(w.out)[at * w.head_dim + channel] = static_cast<T>(x);
+    } else {
+      const uint32_t two = w.bf16 ? pack2<__nv_bfloat16>(x, x) : pack2<__half>(x, x);
+      static_cast<uint16_t*>(w.out)[at * w.head_dim + channel] = static_cast<uint16_t>(two);
+    }
     if (channel == 0) w.lse[at] = p.sum == 0.0f ? -INFINITY : (p.top + __log2f(p.sum)) * (1.0f / kLog2e);
   }
 };

@@ -17,8 +17,11 @@ struct DecodePool {
   int64_t table_stride;
 };
 
+constexpr int kOffsetUnit = 16;  // bytes that offsets of blocks are counted in: 64 GiB in 32 bits
+
 struct DecodeParams {
   int sequences, q_len, kv_heads, group, head_dim;
+  bool bf16;      // q and out are bfloat16
   const void* q;  // [sequences, q_len, kv_heads * group, head_dim], last dimension contiguous
   int64_t q_seq_stride, q_token_stride, q_head_stride;  // elements
   const int32_t* seq_lens;

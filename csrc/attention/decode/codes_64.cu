@@ -1,0 +1,3 @@
+#include "attention/decode/codes_launch.cuh"
+
+template void gossamer::launch_codes<64>(const DecodeCall&);

@@ -1,0 +1,85 @@
+// Launches codes_kernel.cuh for one head dimension; include from codes_*.cu alone.
+#pragma once
+
+#include "attention/decode/codes.h"
+#include "attention/decode/codes_kernel.cuh"
+#include "attention/decode/launch.cuh"
+
+namespace gossamer {
+namespace {
+
+using cuda::aligned_up;
+using cuda::CodesLayout;
+
+constexpr int kWantedStages = 3, kFewWarps = 8;
+
+template <class Traits>
+CodesLayout codes_layout(const DecodeParams& w, int stages) {
+  CodesLayout s{};
+  const int queries = Traits::D / 8 * Traits::Sets * 128;
+  s.raw_queries = queries;
+  s.numbers = 2 * queries;
+  s.warp_begin = aligned_up(s.numbers + static_cast<int>(sizeof(cuda::RowNumbers)));
+  s.rows = std::min(Traits::Rows, w.q_len * w.group);
+  s.stages = stages;
+  s.k_stage = aligned_up(w.main.k.block_bytes);
+  s.v_stage = aligned_up(w.main.v.block_bytes);
+  s.k_ring = aligned_up(s.rows * (Traits::D + 2) * static_cast<int>(sizeof(float)));
+  s.v_ring = s.k_ring + stages * s.k_stage;
+  s.barriers = s.v_ring + stages * s.v_stage;
+  s.warp_bytes = aligned_up(s.barriers + 16 * stages);
+  return s;
+}
+
+uint32_t half_pair(int number) { return code_tiles::pair(code_tiles::half_bits(static_cast<float>(number))); }
+
+template <int D>
+cuda::TileKind tile_kind(const KvFormat& f) {
+  if (FixedTiles<D, Values::i8, 8>::matches(f)) return cuda::TileKind::i8;
+  if (FixedTiles<D, Values::i4, 4>::matches(f)) return cuda::TileKind::i4;
+  if (FixedTiles<D, Values::fp8, 8>::matches(f)) return cuda::TileKind::fp8;
+  return cuda::TileKind::any;
+}
+
+template <class Traits>
+void launch_kernel(const DecodeCall& call) {
+  DecodeParams w = call.work;
+  cuda::check_reach(w);
+  cuda::CodesParams codes{};
+  codes.k = code_table(w.main.k);
+  codes.v = code_table(w.main.v);
+  codes.k_tiles = tile_kind<Traits::D>(w.main.k);
+  codes.v_tiles = tile_kind<Traits::D>(w.main.v);
+  codes.k_middle = w.main.k.values == Values::profile ? 0.5f : 0.0f;
+  codes.v_middle = w.main.v.values == Values::profile ? 0.5f : 0.0f;
+  codes.k_half = half_pair(1 << (w.main.k.bits - 1));
+  codes.v_half = half_pair(1 << (w.main.v.bits - 1));
+  // Less what the kernel has of its own.
+  const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 2048;
+  const auto fitting = [&](const CodesLayout& s) { return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps); };
+  CodesLayout shared = codes_layout<Traits>(w, kWantedStages);
+  for (int stages = kWantedStages - 1; stages > 0 && fitting(shared) < Traits::kMaxWarps; --stages) {
+    const CodesLayout fewer = codes_layout<Traits>(w, stages);
+    if (stages == 1 && fitting(shared) >= std::min(kFewWarps, Traits::kMaxWarps)) break;  // two stages for fewer warps
+    shared = fewer;
+  }
+  const int warps = fitting(shared);
+  STD_TORCH_CHECK(warps > 1, "decode_attention: a block does not fit into shared memory");
+  shared.total = shared.warp_begin + warps * shared.warp_bytes;
+  const auto kernel = cuda::codes_kernel<Traits>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
+  Tensor memory;
+  const cuda::Cut cut = cuda::make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
+  kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, codes, shared);
+  cuda::check_launched();
+}
+
+}  // namespace
+
+template <int D>
+void launch_codes(const DecodeCall& call) {
+  if (call.work.q_len * call.work.group <= 8) return launch_kernel<cuda::CodesTraits<D, 1>>(call);
+  launch_kernel<cuda::CodesTraits<D, 2>>(call);
+}
+
+}  // namespace gossamer
