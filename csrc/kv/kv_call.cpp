@@ -57,6 +57,8 @@ void set_fields(KvFormat& f) {
     for (int g = 0; g < groups; ++g) {
       if (f.group_bits[g] != bits && f.group_bits[g] != other) continue;
       to[g] = static_cast<uint8_t>(at);
+      f.fields[f.num_fields++] = {static_cast<uint8_t>(g), to[g], static_cast<uint8_t>(width),
+                                  static_cast<uint8_t>(width == 1 ? 2 : 0)};
       at += width;
     }
   };
