@@ -12,13 +12,17 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kMaxGroups = kMaxHeadDim / kChunk;  // of 8 channels, of a dense row of codes
 constexpr int kCodeChunk = 512;  // bytes: 16 of each token, 8 cells of 16 bits (gossamer/ops/kv_profile.py)
 constexpr float kFp8Max = 448.0f;
-constexpr float kBestStep[] = {0, 0, 0.9957f, 0.5860f, 0.3352f, 0, 0, 0, 0.0308f};  // by bits: BEST_STEP there
-constexpr uint32_t kInfinity = 0x7f800000u;                                         // as the bits of a float
+constexpr uint32_t kInfinity = 0x7f800000u;  // as the bits of a float
 constexpr uint32_t kNanRank = kInfinity + 1;
 constexpr uint16_t kHalfNan = 0x7e00;
 
 enum class Values { f32, f16, bf16, fp8, i8, i4, i3, i2, profile };
 enum class Scales { none, row, channel, group };
+
+// Bits [shift, shift + width) of the codes of a group of 8 channels, at `at` of their columns' lines.
+struct KvField {
+  uint8_t group, at, width, shift;
+};
 
 struct KvFormat {
   Values values;
@@ -36,6 +40,8 @@ struct KvFormat {
   uint8_t group_bits[kMaxGroups];   // of each group of 8 channels: 8, 4, 3, 2 or 0
   uint8_t group_at[kMaxGroups];     // where its field is in the line; of 3 bits: the lower two
   uint8_t group_third[kMaxGroups];  // of 3 bits: the third
+  int num_fields;
+  KvField fields[2 * kMaxGroups];  // the same in the order of the line; those of third bits last
 
   bool has_codes() const { return row_bytes > 0; }
 };
@@ -50,10 +56,17 @@ constexpr void set_fields(KvFormat& f) {
       const bool third = width == 1 && bits == 3, here = third || bits == width || (width == 2 && bits == 3);
       if (!here) continue;
       (third ? f.group_third : f.group_at)[g] = static_cast<uint8_t>(at);
+      f.fields[f.num_fields++] = {static_cast<uint8_t>(g), static_cast<uint8_t>(at), static_cast<uint8_t>(width),
+                                  static_cast<uint8_t>(third ? 2 : 0)};
       at += width;
     }
   }
   f.row_bytes = (at + 7) / 8 * 8;
+}
+
+// BEST_STEP in gossamer/ops/kv_profile.py.
+constexpr float best_step(int bits) {
+  return bits == 8 ? 0.0308f : bits == 4 ? 0.3352f : bits == 3 ? 0.5860f : bits == 2 ? 0.9957f : 0.0f;
 }
 
 // The byte of a dense row of codes, of the 32 of a block, that has bits [8 * byte, 8 * byte + 8) of a column's line.

@@ -2,24 +2,14 @@
 #include "gossamer/cuda/launch.h"
 #include "gossamer/cuda/vector.cuh"
 #include "kv/kv_pack.h"
+#include "kv/kv_pack_codes.h"
 #include "kv/ranks.cuh"
+#include "kv/slots.cuh"
 #include "kv/store.cuh"
 #include "kv/tile.cuh"
 
 namespace gossamer {
 namespace {
-
-// The slot of a row; -1 where it is out of range, which skips the row.
-GOSSAMER_INLINE int64_t slot_of(const KvPack& w, int64_t row) {
-  if (row >= w.rows) return -1;
-  int64_t slot = w.slots[row];
-  if (w.table != nullptr) {
-    if (slot < 0 || slot >= w.table_width * kBlockTokens) return -1;
-    const int64_t block = w.table[row * w.table_stride + slot / kBlockTokens];
-    slot = block < 0 ? -1 : block * kBlockTokens + slot % kBlockTokens;
-  }
-  return slot < 0 || slot >= w.num_blocks * kBlockTokens ? -1 : slot;
-}
 
 // Shared memory of a warp: its tile, then what scales per channel need: masks and codings.
 template <class T>
@@ -60,13 +50,7 @@ GOSSAMER_INLINE void select_entries(const KvPack& w, const T* row, int64_t row_i
   }
 }
 
-// Whether the slots of the warp's rows are those of a block, in order.
-GOSSAMER_INLINE bool whole_block(int64_t slot) {
-  const int64_t start = __shfl_sync(~0u, slot, 0);
-  return start >= 0 && start % kBlockTokens == 0 && __all_sync(~0u, slot == start + threadIdx.x);
-}
-
-// One warp per tile. Words = 0 for dense formats, else 32-bit words of a row's bitmap.
+// One warp per tile. Words = 0 for dense rows of floats, else 32-bit words of a row's bitmap.
 template <class T, int Words, bool FloatRank>
 __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatRank>) kv_pack_kernel(const KvPack w) {
   extern __shared__ uint4 shared_memory[];
@@ -76,7 +60,7 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatR
   uint8_t* memory = reinterpret_cast<uint8_t*>(shared_memory) + threadIdx.y * warp_bytes<T>(f);
   const cuda::Tile<T> tile{memory, cuda::Tile<T>::row_bytes(f.head_dim)};
   const int64_t row_index = at.first + threadIdx.x;
-  const int64_t slot = slot_of(w, row_index);
+  const int64_t slot = cuda::slot_of(w, row_index);
   const T* x = static_cast<const T*>(w.x) + at.first * w.x_row_stride + at.head * w.x_head_stride;
   tile.load(x, w.x_row_stride, at.rows, f.head_dim);
 
@@ -84,10 +68,10 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatR
   const cuda::WritePlace place(w, slot, at.head);
   uint32_t selected[Words > 0 ? Words : 1] = {};
   if constexpr (Words > 0) select_entries<FloatRank>(w, row, row_index, at.head, selected);
-  const bool by_channel = f.scales == Scales::channel;
+  const bool by_channel = Words > 0 && f.scales == Scales::channel;
   cuda::ChannelScratch scratch{};
   if (by_channel) {
-    if (!whole_block(slot)) return;
+    if (!cuda::whole_block(slot)) return;
     scratch.coding = reinterpret_cast<float2*>(memory + tile_bytes<T>(f));
     scratch.masks = reinterpret_cast<uint32_t*>(scratch.coding + f.head_dim);
 #pragma unroll
@@ -101,8 +85,6 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps, min_blocks<Words, FloatR
     if (by_channel) return cuda::store_by_channel(f, row, channels, place, scratch);
     cuda::store_row(f, row, channels, place);
   } else {
-    if (by_channel) return cuda::store_by_channel(f, row, cuda::Counter{}, place, scratch);
-    if (f.scales == Scales::group) return cuda::store_groups(f, row, place);
     cuda::store_row(f, row, cuda::Counter{}, place);
   }
 }
@@ -118,6 +100,7 @@ void run(const Tensor& x, const KvPackCall& call) {
   if (w.rows == 0 || w.heads == 0 || w.num_blocks == 0) return;
   const cuda::DeviceGuard guard(x.get_device_index());
   const cudaStream_t stream = cuda::current_stream(x);
+  if (w.format.has_codes()) return pack_codes(w, call.dtype, stream);
   cuda::for_dtype(call.dtype, [&](auto element) {
     using T = decltype(element);
     if (!w.format.sparse) return launch<T, 0, false>(w, stream);

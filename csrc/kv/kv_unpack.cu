@@ -3,6 +3,7 @@
 #include "kv/channels.cuh"
 #include "kv/codec.cuh"
 #include "kv/kv_unpack.h"
+#include "kv/kv_unpack_codes.h"
 #include "kv/tile.cuh"
 
 namespace gossamer {
@@ -37,9 +38,8 @@ GOSSAMER_INLINE void load_chunk(const KvFormat& f, const Place& place, int chunk
 GOSSAMER_INLINE float scaled(const KvFormat& f, const Place& place, float row_scale, int c, float x) {
   if (f.scales == Scales::none) return x;
   if (f.scales == Scales::row) return x * row_scale;
-  const int at = f.scales == Scales::channel ? c : c / kGroup * kBlockTokens + place.token;
-  const float2 s = __half22float2(reinterpret_cast<const __half2*>(place.block + f.scales_at)[at]);
-  return x * s.x + s.y;  // the product is exact
+  const __half* scales = reinterpret_cast<const __half*>(place.block + f.scales_at);
+  return x * __half2float(scales[c]) + __half2float(scales[f.head_dim + c]);  // the product is exact
 }
 
 template <int Words>
@@ -86,7 +86,7 @@ GOSSAMER_INLINE void expand_row(const KvFormat& f, const Place& place, Channels 
   }
 }
 
-// One warp per tile; Words = 0 for dense formats, else 32-bit words of a row's bitmap.
+// One warp per tile; Words = 0 for dense rows of floats, else 32-bit words of a row's bitmap.
 template <class T, int Words>
 __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_unpack_kernel(const KvUnpack w) {
   extern __shared__ uint4 shared_memory[];
@@ -132,6 +132,10 @@ Tensor kv_unpack_cuda(const KvUnpackArguments& arguments) {
   if (w.rows == 0 || w.heads == 0) return call.out;
   const cuda::DeviceGuard guard(blocks.get_device_index());
   const cudaStream_t stream = cuda::current_stream(blocks);
+  if (w.format.has_codes()) {
+    unpack_codes(w, call.dtype, stream);
+    return call.out;
+  }
   cuda::for_dtype(call.dtype, [&](auto element) {
     using T = decltype(element);
     if (!w.format.sparse) return launch<T, 0>(w, stream);

@@ -100,7 +100,7 @@ GOSSAMER_INLINE uint16_t profile_scale(const KvFormat& f, const float* x) {
   double squares[kChunk] = {}, total = 0;
   int channels = 0;
   for (int g = 0; g < f.head_dim / kChunk; ++g) {
-    const double step = kBestStep[f.group_bits[g]];
+    const double step = best_step(f.group_bits[g]);
     if (f.group_bits[g] == 0) continue;
     channels += kChunk;
     for (int k = 0; k < kChunk; ++k) {

@@ -1,4 +1,5 @@
-// One lane's row into its slot: values without scales, with one per row, per group or per channel.
+// One lane's row into its slot: dense floats, and entries of sparse rows without scales, with one per row or
+// per channel.
 #pragma once
 
 #include <type_traits>
@@ -83,28 +84,6 @@ GOSSAMER_INLINE void store_scaled(const KvFormat& f, const T* row, Channels chan
   }
 }
 
-// One scale and minimum for 32 channels of a dense row.
-template <class T>
-GOSSAMER_INLINE void store_groups(const KvFormat& f, const T* row, const WritePlace& place) {
-  for (int g = 0; g < f.head_dim / kGroup; ++g) {
-    const T* x = row + g * kGroup;
-    Range range(static_cast<float>(x[0]), static_cast<float>(x[0]));
-    for (int k = 0; k < kGroup; ++k) range.add(static_cast<float>(x[k]));
-    const Coding coding = asymmetric_coding(range, f.bits);
-    const int at = g * kBlockTokens + place.token;
-    reinterpret_cast<uint32_t*>(place.block + f.scales_at)[at] = coding.scale_bits | coding.minimum_bits << 16;
-    for (int chunk = 0; chunk < kGroup / kChunk; ++chunk) {
-      uint64_t word = 0;
-      for (int k = 0; k < kChunk; ++k) {
-        const float v = static_cast<float>(x[chunk * kChunk + k]);
-        const int code = quantize(v, coding.minimum, coding.factor, 0, (1 << f.bits) - 1);
-        word |= static_cast<uint64_t>(code) << (k * f.bits);
-      }
-      store_codes(f, place, g * (kGroup / kChunk) + chunk, word);
-    }
-  }
-}
-
 // What a warp shares to scale channels over its 32 tokens; a whole block.
 struct ChannelScratch {
   uint32_t* masks;  // [32 tokens][words]
@@ -119,12 +98,14 @@ GOSSAMER_INLINE void scale_channels(const KvFormat& f, const Tile<T>& tile, cons
   for (int c = threadIdx.x; c < f.head_dim; c += 32) {
     Range range(__int_as_float(kInfinity), -__int_as_float(kInfinity));
     for (int t = 0; t < kBlockTokens; ++t) {
-      const bool stays = !f.sparse || (scratch.masks[t * words + c / 32] >> (c % 32) & 1);
+      const bool stays = scratch.masks[t * words + c / 32] >> (c % 32) & 1;
       if (stays) range.add(static_cast<float>(tile.row(t)[c]));
     }
     if (!(range.low <= range.high) && range.finite) range = Range(0.0f, 0.0f);  // in no row
     const Coding coding = asymmetric_coding(range, f.bits);
-    reinterpret_cast<uint32_t*>(block + f.scales_at)[c] = coding.scale_bits | coding.minimum_bits << 16;
+    uint16_t* scales = reinterpret_cast<uint16_t*>(block + f.scales_at);
+    scales[c] = coding.scale_bits;
+    scales[f.head_dim + c] = coding.minimum_bits;
     scratch.coding[c] = {coding.minimum, coding.factor};
   }
   __syncwarp();
@@ -170,7 +151,7 @@ GOSSAMER_INLINE void store_row(const KvFormat& f, const T* row, const Channels& 
     case Values::bf16:
       return store_floats<__nv_bfloat16>(f, row, channels, place);
     default:
-      return store_scaled(f, row, channels, place);
+      if constexpr (!std::is_same_v<Channels, Counter>) store_scaled(f, row, channels, place);
   }
 }
 

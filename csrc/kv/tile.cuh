@@ -28,10 +28,9 @@ struct Tile {
 
   // From rows in global memory; consecutive lanes take consecutive pieces.
   __device__ __forceinline__ void load(const T* x, int64_t row_stride, int rows, int head_dim) const {
-    for_pieces(rows, head_dim, [&](int r, int piece) {
-      const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory + r * stride + piece * 16));
-      const T* from = x + r * row_stride + piece * kPiece;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+    for_pieces(row_stride, rows, head_dim, [&](int64_t element, int at) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(x + element));
     });
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
@@ -39,25 +38,34 @@ struct Tile {
 
   __device__ __forceinline__ void store(T* x, int64_t row_stride, int rows, int head_dim) const {
     __syncwarp();
-    for_pieces(rows, head_dim, [&](int r, int piece) {
-      *reinterpret_cast<uint4*>(x + r * row_stride + piece * kPiece) =
-          *reinterpret_cast<const uint4*>(memory + r * stride + piece * 16);
+    for_pieces(row_stride, rows, head_dim, [&](int64_t element, int at) {
+      *reinterpret_cast<uint4*>(x + element) = *reinterpret_cast<const uint4*>(memory + at);
     });
   }
 
  private:
+  // Calls visit(element of x, byte of memory) for the lane's pieces: every 32nd of them.
   template <class Visit>
-  static __device__ __forceinline__ void for_pieces(int rows, int head_dim, const Visit& visit) {
+  __device__ __forceinline__ void for_pieces(int64_t row_stride, int rows, int head_dim, const Visit& visit) const {
     const int pieces = head_dim / kPiece;
     const int row_step = 32 / pieces, piece_step = 32 % pieces;
     int r = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    int64_t element = r * row_stride + piece * kPiece;
+    int at = r * stride + piece * 16;
+    const int64_t element_step = row_step * row_stride + piece_step * kPiece, element_wrap = row_stride - head_dim;
+    const int step = row_step * stride + piece_step * 16, wrap = stride - pieces * 16;
+#pragma unroll 4
     while (r < rows) {
-      visit(r, piece);
+      visit(element, at);
       r += row_step;
       piece += piece_step;
+      element += element_step;
+      at += step;
       if (piece >= pieces) {
         piece -= pieces;
         ++r;
+        element += element_wrap;
+        at += wrap;
       }
     }
   }

@@ -23,16 +23,6 @@ GOSSAMER_INLINE void load_matrices(uint32_t address, uint32_t (&x)[4]) {
                  : "r"(address));
   }
 }
-template <Side S>
-GOSSAMER_INLINE void load_matrices(uint32_t address, uint32_t (&x)[2]) {
-  if constexpr (S == Side::k) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(address));
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(x[0]), "=r"(x[1])
-                 : "r"(address));
-  }
-}
 // The transpose of an 8 x 8 matrix of 16-bit elements that lies in one register of each lane.
 GOSSAMER_INLINE uint32_t transposed(uint32_t x) {
   uint32_t y;
@@ -53,40 +43,57 @@ GOSSAMER_INLINE uint32_t multiply_half2(uint32_t x, uint32_t y) { return half2_b
 
 constexpr uint32_t kExponent1024 = 0x64006400u;
 
-// Cells of a chunk. `lane_values`: the address of the values plus 16 bytes for each lane.
+// Where a lane finds its row of half a chunk: matrices 0 and 1 are the first 8 rows, 2 and 3 the others.
+GOSSAMER_INLINE int half_lane(int lane) { return lane / 16 * 128 + lane % 8 * 16; }
+
+// Cells of a chunk: of half a chunk those of even tokens / 8 in lower bytes, of odd ones in upper bytes, each twice.
+// `lane_values`: the address of the values plus 16 bytes for each lane.
 template <Side S>
 GOSSAMER_INLINE void load_cells(uint32_t lane_values, int chunk, bool half, uint32_t (&cells)[4]) {
-  if (!half) return load_matrices<S>(lane_values + chunk, cells);
-  uint32_t two[2];
-  const uint32_t lane_offset = threadIdx.x % 32 / 16 * 256;  // only 16 addresses count
-  load_matrices<S>(lane_values - lane_offset + chunk, two);
-  cells[0] = two[0], cells[1] = two[0] >> 8, cells[2] = two[1], cells[3] = two[1] >> 8;
+  const int lane = threadIdx.x % 32;
+  load_matrices<S>(lane_values + chunk + (half ? half_lane(lane) - lane * 16 : 0), cells);
+}
+// The third bits of codes of 3 bits, next to the others.
+template <Side S>
+GOSSAMER_INLINE void add_thirds(const CodeTile& tile, uint32_t lane_values, TileOperand& x) {
+  uint32_t cells[4];
+  load_cells<S>(lane_values, tile.third_chunk, tile.flags & kThirdHalf, cells);
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    const uint32_t turn = tile.third_turn + (s % 2 && tile.flags & kThirdHalf ? 8 : 0);
+    x[s] = and_or(__funnelshift_r(cells[s], cells[s], turn), tile.third_mask, x[s]);
+  }
 }
 
-// The next tile; `cells` are those of the tile before.
+// A tile that is known when the kernel is compiled; `cells` are those of the tile before.
 template <Side S>
-GOSSAMER_INLINE void load_tile(const CodeTile& tile, uint32_t lane_values, uint32_t (&cells)[4], TileOperand& x) {
-  if (tile.flags & kNewChunk) load_cells<S>(lane_values, tile.chunk, tile.flags & kHalfChunk, cells);
-  if (tile.flags & kFloat8) {
+GOSSAMER_INLINE void load_fixed_tile(const CodeTile& tile, uint32_t lane_values, uint32_t (&cells)[4], TileOperand& x) {
+  if (tile.flags & kNewChunk) load_cells<S>(lane_values, tile.chunk, tile.half, cells);
 #pragma unroll
-    for (int s = 0; s < 4; ++s) x[s] = fp8_pair(permute(cells[s], 0, tile.flags & kUpper ? 0x4431 : 0x4420));
-    return;
-  }
-  if (tile.flags & kUpper) {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) x[s] = and_or(cells[s] >> 8, tile.mask, kExponent1024);
-  } else {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) x[s] = and_or(cells[s], tile.mask, kExponent1024);
-  }
-  if (tile.flags & kThird) {
-    uint32_t thirds[4];
-    load_cells<S>(lane_values, tile.third_chunk, tile.flags & kThirdHalf, thirds);
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      x[s] = and_or(__funnelshift_r(thirds[s], thirds[s], tile.third_turn), tile.third_mask, x[s]);
+  for (int s = 0; s < 4; ++s) {
+    const bool upper = tile.bytes[s % 2] == 0x4341;
+    if (tile.flags & kFloat8) {
+      x[s] = fp8_pair(permute(cells[s], 0, upper ? 0x4431 : 0x4420));
+    } else if (tile.mask == 0x00ff00ffu) {
+      x[s] = permute(cells[s], kExponent1024 >> 8, upper ? 0x4341 : 0x4240);
+    } else {
+      x[s] = and_or(upper ? cells[s] >> 8 : cells[s], tile.mask, kExponent1024);
     }
   }
+  if (tile.flags & kThird) add_thirds<S>(tile, lane_values, x);
+  if (tile.flags & kFloat8) return;
+#pragma unroll
+  for (int s = 0; s < 4; ++s) x[s] = multiply_add2(x[s], tile.multiplier, tile.addend);
+}
+
+// A tile by numbers in the kernel's arguments, without a branch but for 3 bits.
+template <Side S>
+GOSSAMER_INLINE void load_any_tile(const CodeTile& tile, uint32_t lane_values, int half_offset, TileOperand& x) {
+  uint32_t cells[4];
+  load_matrices<S>(lane_values + tile.half * half_offset + tile.chunk, cells);
+#pragma unroll
+  for (int s = 0; s < 4; ++s) x[s] = permute(cells[s], kExponent1024 >> 8, tile.bytes[s % 2]) & (tile.mask | 0xff00ff00u);
+  if (tile.flags & kThird) add_thirds<S>(tile, lane_values, x);
 #pragma unroll
   for (int s = 0; s < 4; ++s) x[s] = multiply_add2(x[s], tile.multiplier, tile.addend);
 }
@@ -96,10 +103,17 @@ template <Side S, class Tiles, int Pairs, int Pair = 0, class Visit>
 GOSSAMER_INLINE void for_pairs(const CodeTable& table, uint32_t lane_values, uint32_t (&cells)[4], const Visit& visit) {
   if constexpr (Pair < Pairs) {
     const CodeTile& first = Tiles::template tile<2 * Pair>(table);
+    const CodeTile& second = Tiles::template tile<2 * Pair + 1>(table);
     if (!(first.flags & kEmptyPair)) {
       TileOperand low, high;
-      load_tile<S>(first, lane_values, cells, low);
-      load_tile<S>(Tiles::template tile<2 * Pair + 1>(table), lane_values, cells, high);
+      if constexpr (std::is_same_v<Tiles, AnyTiles>) {
+        const int lane = threadIdx.x % 32, half_offset = half_lane(lane) - lane * 16;
+        load_any_tile<S>(first, lane_values, half_offset, low);
+        load_any_tile<S>(second, lane_values, half_offset, high);
+      } else {
+        load_fixed_tile<S>(first, lane_values, cells, low);
+        load_fixed_tile<S>(second, lane_values, cells, high);
+      }
       visit(std::integral_constant<int, Pair>{}, low, high);
     }
     for_pairs<S, Tiles, Pairs, Pair + 1>(table, lane_values, cells, visit);

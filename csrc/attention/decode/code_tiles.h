@@ -12,12 +12,14 @@
 namespace gossamer {
 
 struct CodeTile {
-  uint32_t mask;                   // of the field in both cells
+  uint32_t mask;                   // of the field in both cells, as in the lower byte
   uint32_t multiplier, addend;     // float16 pairs: code - 2^(b-1) of 1024 + code * 2^at
   uint32_t flags;                  // see below
   int chunk;                       // bytes from the values to the chunk that has it
   int third_chunk;                 // the same for the third of 3 bits
   uint32_t third_mask, third_turn;  // where it belongs next to the other two, and the rotation that brings it there
+  uint32_t bytes[2];  // which bytes of two cells have it, for PRMT: of tokens whose number / 8 is even, odd
+  int half;           // whether cells are of one byte
 };
 
 enum CodeFlags : uint32_t {
@@ -48,7 +50,6 @@ constexpr uint32_t half_bits(float x) {
 }
 }  // namespace code_tiles
 
-// Tile `group`; `before`: the one before it, if any.
 constexpr CodeTile code_tile(const KvFormat& f, int group) {
   using namespace code_tiles;
   const auto half_chunk = [&](int at) { return f.row_bytes % 16 != 0 && at / 16 == f.row_bytes / 16; };
@@ -70,6 +71,8 @@ constexpr CodeTile code_tile(const KvFormat& f, int group) {
   }
   t.flags = (fresh ? kNewChunk : 0) | (half_chunk(at) ? kHalfChunk : 0) | (at % 16 >= 8 ? kUpper : 0) |
             (f.values == Values::fp8 ? kFloat8 : 0);
+  t.half = half_chunk(at);
+  for (int odd = 0; odd < 2; ++odd) t.bytes[odd] = at % 16 >= 8 || (odd && half_chunk(at)) ? 0x4341 : 0x4240;
   if (bits == 3) {
     const int third = f.group_third[group];
     t.flags |= kThird | (half_chunk(third) ? kThirdHalf : 0);

@@ -1,6 +1,9 @@
 // Launches codes_kernel.cuh for one head dimension; include from codes_*.cu alone.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "attention/decode/codes.h"
 #include "attention/decode/codes_kernel.cuh"
 #include "attention/decode/launch.cuh"
@@ -38,6 +41,11 @@ cuda::TileKind tile_kind(const KvFormat& f) {
   if (FixedTiles<D, Values::i8, 8>::matches(f)) return cuda::TileKind::i8;
   if (FixedTiles<D, Values::i4, 4>::matches(f)) return cuda::TileKind::i4;
   if (FixedTiles<D, Values::fp8, 8>::matches(f)) return cuda::TileKind::fp8;
+  if constexpr (D % 64 == 0) {
+    if (FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>::matches(f)) return cuda::TileKind::p84444422;
+    if (FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>::matches(f)) return cuda::TileKind::p84422220;
+    if (FixedTiles<D, Values::profile, 4, 4, 3, 3, 3, 3, 2, 2>::matches(f)) return cuda::TileKind::p44333322;
+  }
   return cuda::TileKind::any;
 }
 
@@ -57,6 +65,20 @@ void launch_kernel(const DecodeCall& call) {
   // Less what the kernel has of its own.
   const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 2048;
   const auto fitting = [&](const CodesLayout& s) { return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps); };
+  const char* forced_stages = getenv("DEV_STAGES"); const char* forced_warps = getenv("DEV_WARPS");
+  if (forced_stages) {
+    CodesLayout shared = codes_layout<Traits>(w, atoi(forced_stages));
+    int warps = fitting(shared); if (forced_warps) warps = std::min(warps, atoi(forced_warps));
+    static int said = 0; if (!said++) printf("stages %d warps %d\n", shared.stages, warps);
+    shared.total = shared.warp_begin + warps * shared.warp_bytes;
+    const auto kernel = cuda::codes_kernel<Traits>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
+    Tensor memory;
+    const cuda::Cut cut = cuda::make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
+    kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, codes, shared);
+    cuda::check_launched();
+    return;
+  }
   CodesLayout shared = codes_layout<Traits>(w, kWantedStages);
   for (int stages = kWantedStages - 1; stages > 0 && fitting(shared) < Traits::kMaxWarps; --stages) {
     const CodesLayout fewer = codes_layout<Traits>(w, stages);

@@ -11,7 +11,8 @@
 
 namespace gossamer::cuda {
 
-enum class TileKind { any, i8, i4, fp8 };
+// Kinds of tiles that have loops of their own; profiles by eighths of a row, where it has eighths.
+enum class TileKind { any, i8, i4, fp8, p84444422, p84422220, p44333322 };
 
 // What the formats of K and V amount to.
 struct CodesParams {
@@ -183,6 +184,11 @@ struct CodesWarp {
     if (kind == TileKind::i4) return call(Int4{});
     if (kind == TileKind::i8) return call(Int8{});
     if (kind == TileKind::fp8) return call(Float8{});
+    if constexpr (D % 64 == 0) {
+      if (kind == TileKind::p84444422) return call(FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>{});
+      if (kind == TileKind::p84422220) return call(FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>{});
+      if (kind == TileKind::p44333322) return call(FixedTiles<D, Values::profile, 4, 4, 3, 3, 3, 3, 2, 2>{});
+    }
     call(AnyTiles{});
   }
 
