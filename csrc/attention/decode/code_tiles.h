@@ -57,7 +57,8 @@ constexpr CodeTile code_tile(const KvFormat& f, int group) {
   const int bits = f.group_bits[group], at = f.group_at[group];
   if (bits == 0) {
     t.flags = f.group_bits[group ^ 1] == 0 ? kEmptyPair : 0;
-    return t;  // mask, multiplier and addend of zero: the tile is zero
+    t.bytes[0] = t.bytes[1] = 0x4240;
+    return t;  // mask, multiplier and addend of zero: the tile is 1024 times zero
   }
   const int low = at % 8;
   t.mask = pair(((1u << (bits == 3 ? 2 : bits)) - 1) << low);

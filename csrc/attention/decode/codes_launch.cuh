@@ -25,11 +25,12 @@ CodesLayout codes_layout(const DecodeParams& w, int stages) {
   s.warp_begin = aligned_up(s.numbers + static_cast<int>(sizeof(cuda::RowNumbers)));
   s.rows = std::min(Traits::Rows, w.q_len * w.group);
   s.stages = stages;
-  s.k_stage = aligned_up(w.main.k.block_bytes);
-  s.v_stage = aligned_up(w.main.v.block_bytes);
-  s.k_ring = aligned_up(s.rows * (Traits::D + 2) * static_cast<int>(sizeof(float)));
-  s.v_ring = s.k_ring + stages * s.k_stage;
-  s.barriers = s.v_ring + stages * s.v_stage;
+  s.stage = aligned_up(w.main.k.block_bytes + w.main.v.block_bytes);
+  s.ring = aligned_up(s.rows * (Traits::D + 2) * static_cast<int>(sizeof(float)));
+  s.barriers = s.ring + stages * s.stage;
+  s.together = w.main.v_blocks == w.main.k_blocks + w.main.k.block_bytes &&
+               w.main.k_block_stride == w.main.v_block_stride && w.main.k_head_stride == w.main.v_head_stride;
+  s.dev = getenv("DEV_FLAGS") ? atoi(getenv("DEV_FLAGS")) : 0;
   s.warp_bytes = aligned_up(s.barriers + 16 * stages);
   return s;
 }

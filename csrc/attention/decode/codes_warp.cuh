@@ -26,7 +26,9 @@ struct CodesParams {
 // its results and rings of stages.
 struct CodesLayout {
   int raw_queries, numbers, warp_begin, warp_bytes;
-  int k_ring, v_ring, barriers, k_stage, v_stage, stages;  // within a warp's; bytes of a stage
+  int ring, barriers, stage, stages;  // within a warp's; bytes of a stage: of K, then of V
+  bool together;                      // K and V of a block are neighbours in memory, too: one copy
+  int dev;
   int rows;                                                // of results
   int total;
 };
@@ -97,10 +99,10 @@ struct CodesWarp {
   // ---- blocks on their way -------------------------------------------------------------------------
 
   __device__ __forceinline__ Stage k_stage(int at) const {
-    return {base + shared.k_ring + at * shared.k_stage, base + shared.barriers + 16 * at};
+    return {base + shared.ring + at * shared.stage, base + shared.barriers + 16 * at};
   }
   __device__ __forceinline__ Stage v_stage(int at) const {
-    return {base + shared.v_ring + at * shared.v_stage, base + shared.barriers + 16 * at + 8};
+    return {base + shared.ring + at * shared.stage + w.main.k.block_bytes, base + shared.barriers + 16 * at + 8};
   }
   // Where this warp's next 32 blocks from `block` on are, one per lane.
   __device__ __forceinline__ void look_up(int sequence, int head, int block, int end) {
@@ -121,7 +123,7 @@ struct CodesWarp {
   // The block that lane `from` knows of, into slot `to`.
   __device__ __forceinline__ void fetch_k(int from, int to) {
     const uint64_t offset = static_cast<uint64_t>(__shfl_sync(~0u, k_offset, from)) * kOffsetUnit;
-    k_stage(to).fetch(w.main.k_blocks + offset, w.main.k.block_bytes);
+    k_stage(to).fetch(w.main.k_blocks + offset, w.main.k.block_bytes + (shared.together ? w.main.v.block_bytes : 0));
     ++fetched;
   }
   __device__ __forceinline__ void fetch_v(int from, int to) {
@@ -146,7 +148,7 @@ struct CodesWarp {
 #pragma unroll 1
     for (int i = 0; i < shared.stages && block + i * warps < end; ++i) {
       fetch_k(i, to);
-      fetch_v(i, to);
+      if (!shared.together) fetch_v(i, to);
       if (++to == shared.stages) to = 0;
     }
   }
@@ -453,12 +455,20 @@ struct CodesWarp {
     const Stage k = k_stage(slot), v = v_stage(slot);
     const bool partly = block < limits.whole_begin || block >= limits.whole_end;
     wait(k);
+    if (shared.dev & 1) {
+      if (!shared.together) wait(v);
+      state.sum[0][0] += load_half(k.data + lane * 2) + load_half(v.data + lane * 2);
+      __syncwarp();
+      if (more) fetch_k(next, slot);
+      if (more && !shared.together) fetch_v(next, slot);
+      return;
+    }
     Scores x;
     gemm_qk(k.data, x);
     __syncwarp();
-    if (more) fetch_k(next, slot);
+    if (more && !shared.together) fetch_k(next, slot);
     finish_scores(x, factor, partly, Kind::main, block);
-    wait(v);
+    if (!shared.together) wait(v);
     if (partly) {
       if (!seen_by_some(Kind::main, block * kBlockTokens + lane)) clear_token(w.main.v, v.data);
       __syncwarp();
@@ -481,7 +491,8 @@ struct CodesWarp {
     if (partly) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // cleared by this warp, next written by TMA
 #endif
     __syncwarp();
-    if (more) fetch_v(next, slot);
+    if (!more) return;
+    shared.together ? fetch_k(next, slot) : fetch_v(next, slot);
   }
 
   // Sums of codes to sums of values; after that the window's can be added.
