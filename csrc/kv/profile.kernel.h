@@ -117,17 +117,20 @@ GOSSAMER_INLINE uint16_t profile_scale(const KvFormat& f, const float* x) {
 GOSSAMER_INLINE uint16_t encode_profile(const KvFormat& f, const float* x, int32_t* codes) {
   const uint16_t scale = f.scales == Scales::row ? profile_scale(f, x) : half_bits(1);
   const float factor = reciprocal(half_value(scale));
-  constexpr float beyond = 256;  // the range of any bits, and well within an int
+  alignas(64) float halves[kRowBuffer] = {};  // of the number of codes
   for (int g = 0; g < f.head_dim / kChunk; ++g) {
-    const int half = 1 << f.group_bits[g] >> 1;
-    for (int i = g * kChunk; i < (g + 1) * kChunk; ++i) {
-      float y = x[i] * factor;
-      y = y == y ? y : 0;
-      y = y < -beyond ? -beyond : y > beyond ? beyond : y;
-      const int toward_zero = static_cast<int>(y);
-      const int below = toward_zero - (static_cast<float>(toward_zero) > y ? 1 : 0);
-      codes[i] = below < -half ? 0 : below < half ? below + half : 2 * half - 1;
-    }
+    const float half = static_cast<float>(1 << f.group_bits[g] >> 1);
+    for (int k = 0; k < kChunk; ++k) halves[g * kChunk + k] = half;
+  }
+  for (int i = 0; i < f.head_dim; i += kLanes) {
+    const F32 half = load(halves + i), last = half - 0.5f;
+    F32 y = load(x + i) * factor;
+    y = select(y == y, y, F32{});
+    y = select(y < -half, -half, select(y > last, last, y));
+    const I32 toward_zero = __builtin_convertvector(y, I32);
+    const I32 is_above = __builtin_convertvector(toward_zero, F32) > y;  // -1 where it is
+    const I32 code = toward_zero + is_above + __builtin_convertvector(half, I32);
+    std::memcpy(codes + i, &code, sizeof code);
   }
   return scale;
 }

@@ -79,22 +79,22 @@ struct CodeChunk {
 struct Fp8Chunk {
   static constexpr int kBits = 8;
   GOSSAMER_INLINE void load(const uint8_t* p, float* x) {
-    uint16_t halves[kChunk];
 #if GOSSAMER_LANES >= 8
     const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
     const __m128i bits = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<int16_t>(0xbf80)));
     const __m128i largest = _mm_set1_epi16(0x3f80);
     const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(bits, largest), largest);
     const __m128i both = _mm_or_si128(bits, _mm_and_si128(nan, _mm_set1_epi16(0x7c00)));
-    std::memcpy(halves, &both, sizeof halves);
+    _mm256_storeu_ps(x, _mm256_mul_ps(_mm256_cvtph_ps(both), _mm256_set1_ps(256)));
 #else
+    uint16_t halves[kChunk];
     for (int k = 0; k < kChunk; ++k) {
       const int magnitude = p[k] & 0x7f, nan = magnitude == 0x7f ? 0x7c00 : 0;
       halves[k] = static_cast<uint16_t>(magnitude << 7 | nan | (p[k] & 0x80) << 8);
     }
-#endif
     F16Chunk::load(reinterpret_cast<const uint8_t*>(halves), x);
     for (int k = 0; k < kChunk; ++k) x[k] *= 256;
+#endif
   }
 };
 

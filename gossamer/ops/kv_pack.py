@@ -36,7 +36,9 @@ def kv_pack(
     `fmt.keep` entries of each row: those of largest |x|, or |x * weights| (weights [heads,
     head_dim], float32), or |scores| (scores like x, float32). Ties go to the lower channel. NaN
     ranks above infinity, so it is kept; with scales, one NaN or infinity among the kept entries (or
-    one too large for a float16 scale) makes everything that shares its scale NaN.
+    one too large for a float16 scale) makes everything that shares its scale NaN. Rows with a
+    profile of bits and no scale are clamped: infinity ends up at the end of the range, NaN in its
+    middle.
 
     x: float32, float16 or bfloat16, any strides; rounded to the format's values (1e5 is infinite in
     fp16). blocks: uint8, 16-byte aligned, apart from each other and from x, written in place.
