@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from gossamer.kernels.arguments import DecodeArguments, named
-from gossamer.kernels.decode_codes import code_words, compiled_values, has_codes
+from gossamer.kernels.decode_codes import code_words, compiled_values, has_codes, is_coded
 from gossamer.kernels.decode_merge import merge
 from gossamer.kernels.decode_split import SIZES, decode_attention_kernel
 from gossamer.kernels.variants import Variant
@@ -73,7 +73,8 @@ def _launch(
     sequences, q_len, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     group = heads // kv_heads
-    tile = _tile(q_len * group, head_dim, q.dtype)
+    coded = is_coded(formats["K_VALUES"]) or is_coded(formats["V_VALUES"])
+    tile = _tile(q_len * group, head_dim, q.dtype, coded)
     tiles = triton.cdiv(q_len * group, tile["ROWS"])
     splits = _splits(sequences * kv_heads * tiles, limits[0] // BLOCK_TOKENS)
     rows = (sequences, kv_heads, splits, q_len * group)
@@ -108,8 +109,11 @@ def _limits(capacity: int, window: int, sink: int, sliding: int) -> tuple[int, i
     return min(capacity, MAX_TOKENS), *blocks, min(sliding, MAX_TOKENS) or MAX_TOKENS
 
 
-def _tile(rows: int, head_dim: int, dtype: torch.dtype) -> dict[str, int]:
-    """Rows of a program, all of them where registers allow, tokens of a step, and warps."""
+def _tile(rows: int, head_dim: int, dtype: torch.dtype, coded: bool) -> dict[str, int]:
+    """Rows of a program, all of them where registers allow, tokens of a step, and warps.
+
+    coded: dense codes, whose addresses take registers.
+    """
     width = max(triton.next_power_of_2(head_dim), 16)
     most = 128 if width <= 128 else 32
     if dtype == torch.float32:
@@ -117,7 +121,7 @@ def _tile(rows: int, head_dim: int, dtype: torch.dtype) -> dict[str, int]:
     rows = min(max(triton.next_power_of_2(rows), 16), most)
     if rows == 64 and width == 128:
         rows = 128  # Triton then gives every warp rows of its own, which takes fewer registers
-    tokens = 16 if width == 256 else BLOCK_TOKENS
+    tokens = 16 if width == 256 or (coded and width == 128) else BLOCK_TOKENS
     return {"ROWS": rows, "TOKENS": tokens, "num_warps": 4 if width < 64 else 8}
 
 
@@ -155,7 +159,8 @@ def _variant(
     )
     pointers |= dict.fromkeys(("stats_ptr", "sums_ptr"), "*fp32")
     numbers = dict.fromkeys(SIZES, "i32") | dict.fromkeys(("scale", "softcap"), "fp32")
-    tile = _tile(rows, head_dim, torch.float32 if q == "*fp32" else torch.float16)
+    coded = has_codes(k[2], k[0]) or has_codes(v[2], v[0])
+    tile = _tile(rows, head_dim, torch.float32 if q == "*fp32" else torch.float16, coded)
     num_warps = tile.pop("num_warps")
     constants = _format("K", head_dim, k[2], k[0], k[1]) | _format("V", head_dim, v[2], v[0], v[1])
     constants |= {"D": head_dim, "WINDOW": window, "CAPPED": bool(window), "FLOAT32": False}

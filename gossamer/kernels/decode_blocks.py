@@ -151,19 +151,20 @@ def load_field(block, token, word, mask, VALUES: tl.constexpr):
 @triton.jit
 def load_dense_codes(block, token, words, ok, D: tl.constexpr, VALUES: tl.constexpr):
     """All codes of some tokens, [tokens, padded(D)]; zero where a channel has no bits."""
+    # Words depend on `ok`, or all that follows from them would be kept in registers between blocks.
     channel = tl.arange(0, padded(D))
-    word = tl.load(words + channel, mask=channel < D, other=0)[None, :]
+    inside = ok & (channel < D)
+    word = tl.load(words + channel, mask=inside, other=0)[None, :]
     token = token[:, None]
     width = (word >> 17) & 15
-    code = load_field(block, token, word, ok & (width > 0), VALUES) & ((1 << width) - 1)
+    code = load_field(block, token, word, width > 0, VALUES) & ((1 << width) - 1)
     if has_third(VALUES):
-        word = tl.load(words + D + channel, mask=channel < D, other=0)[None, :]
-        third = load_field(block, token, word, ok & (word >> 17 != 0), VALUES)
+        other = tl.load(words + D + channel, mask=inside, other=0)[None, :]
+        third = load_field(block, token, other, other >> 17 != 0, VALUES)
         code |= (third & 1) << 2
     if is_fp8(VALUES):
         x = e4m3_to_float(code)
     else:
-        word = tl.load(words + channel, mask=channel < D, other=0)[None, :]
         x = code.to(tl.float32) - ((word >> 21) & 511).to(tl.float32) * 0.5
     return x
 

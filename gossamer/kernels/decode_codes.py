@@ -40,6 +40,11 @@ def compiled_values(values: str, head_dim: int) -> str:
     return f"{kind}:{row_bytes(values, head_dim)}{third}"
 
 
+def is_coded(values: str) -> bool:
+    """Of what `compiled_values` gave, or the name of a type."""
+    return ":" in values
+
+
 @lru_cache(maxsize=256)
 def code_words(values: str, scales: str, head_dim: int, device: torch.device) -> Tensor:
     """int32 [2, head_dim]."""
