@@ -33,21 +33,22 @@ int plane_at(CodePlanes& p, int chunk_at, int shift) {
   plane = {};
   plane.chunk_at = static_cast<int16_t>(chunk_at);
   plane.shift = shift;
-  std::fill_n(p.channel + p.count * kPlaneLanes, kPlaneLanes, int16_t{-1});
+  std::fill_n(p.channel + p.count * kPlaneLanes, kPlaneLanes, kNoChannel);
   std::fill_n(p.factor + p.count * kPlaneLanes, kPlaneLanes, 0.0f);
   return p.count++;
 }
 
-void place(const Field& field, CodePlanes& p) {
-  const int byte = field.at / 8 % 2;
-  const int i = plane_at(p, field.at / 16 * kCodeChunk, field.at % 8);
+// single: in a chunk with cells of one byte, whose upper half is read as an upper byte.
+void place(const Field& field, bool single, CodePlanes& p) {
+  const int byte = single ? field.at % 8 / 4 : field.at / 8 % 2;
+  const int i = plane_at(p, field.at / 16 * kCodeChunk, single ? field.at % 4 : field.at % 8);
   CodePlane& plane = p.planes[i];
   (byte ? plane.high_scale : plane.low_scale) = static_cast<int8_t>(field.group * kChunk / kGroup);
   for (int column = 0; column < kChunk; ++column) {
     plane.mask[column] |= static_cast<uint16_t>(((1 << field.width) - 1) << 8 * byte);
     plane.center[column] |= static_cast<uint16_t>(field.center << 8 * byte);
     const int lane = i * kPlaneLanes + 2 * column + byte;
-    p.channel[lane] = static_cast<int16_t>(field.group * kChunk + column);
+    p.channel[lane] = field.group * kChunk + column;
     p.factor[lane] = static_cast<float>(field.factor);
   }
 }
@@ -65,10 +66,11 @@ void set_code_planes(const KvFormat& f, CodePlanes& p) {
   Field fields[2 * kMaxGroups];
   const int count = fields_of(f, fields);
   p.count = p.whole = 0;
-  const int halves_from = f.row_bytes / 16 * 16;  // of a line
+  const int halves_from = f.row_bytes / 16 * 16;  // bits of a line
   for (int i = 0; i < count; ++i) {
-    place(fields[i], p);
-    if (fields[i].at < halves_from) p.whole = p.count;
+    const bool single = fields[i].at >= halves_from;
+    place(fields[i], single, p);
+    if (!single) p.whole = p.count;
   }
   p.bytes = std::all_of(fields, fields + count, [](const Field& field) { return field.width == 8; });
   for (int c = 0; c < kMaxHeadDim + 16; ++c) p.rest[c] = c < f.head_dim ? rest_of(f, f.group_bits[c / kChunk]) : 0;

@@ -13,6 +13,7 @@ namespace gossamer {
 constexpr int kPlaneLanes = 16;
 constexpr int kMaxPlanes = 48;  // 32 groups of 3 bits: 16 of two and 16 of one, and some more where fields are mixed
 constexpr int kMaxLanes = kMaxPlanes * kPlaneLanes;
+constexpr int kNoChannel = kMaxHeadDim;  // of a lane
 
 struct alignas(16) CodePlane {
   uint16_t mask[8], center[8];  // of each cell: what is left after the shift, and what is subtracted from its bytes
@@ -25,8 +26,8 @@ struct CodePlanes {
   int count, whole;  // planes, and how many of them are not in a chunk with cells of one byte
   bool bytes;        // all codes have 8 bits
   CodePlane planes[kMaxPlanes];
-  int16_t channel[kMaxLanes];   // -1: none
-  float factor[kMaxLanes];      // 1, 4 or, where there is no channel, 0
+  int32_t channel[kMaxLanes];    // or kNoChannel
+  float factor[kMaxLanes];       // 1, 4 or, where there is no channel, 0
   float rest[kMaxHeadDim + 16];  // code less `center` and value differ by this (before scales)
 
   int lanes() const { return count * kPlaneLanes; }

@@ -55,7 +55,7 @@ __attribute__((noinline)) static void set_code_queries(const KvFormat& f, const 
   for (int r = 0; r < rows; ++r) {
     float* lanes = scratch.q + r * planes.lanes();
     for (int i = 0; i < planes.lanes(); ++i) {
-      lanes[i] = planes.channel[i] < 0 ? 0 : q[r][planes.channel[i]] * planes.factor[i];
+      lanes[i] = planes.channel[i] == kNoChannel ? 0 : q[r][planes.channel[i]] * planes.factor[i];
     }
     scratch.q_rest[r] = dot(q[r], planes.rest, q.stride);
     for (int c = 0; c < f.head_dim; c += kGroup) {
@@ -71,9 +71,8 @@ GOSSAMER_INLINE void load_lane_scales(const CodeStep& step, ChannelScales& chann
   load_channel_scales(step.f, step.block, channels);
   const float center = static_cast<float>(1 << (step.f.bits - 1));
   for (int c = 0; c < step.f.head_dim; ++c) channels.minimum[c] += channels.scale[c] * center;
-  for (int i = 0; i < step.planes.lanes(); ++i) {
-    lanes[i] = step.planes.channel[i] < 0 ? 0 : channels.scale[step.planes.channel[i]];
-  }
+  channels.scale[kNoChannel] = 0;
+  for (int i = 0; i < step.planes.lanes(); ++i) lanes[i] = channels.scale[step.planes.channel[i]];
 }
 
 // Queries times the scales of the block's channels.
@@ -193,7 +192,7 @@ __attribute__((noinline)) static void add_code_sums(const CodeScratch& scratch, 
   for (int r = 0; r < rows; ++r) {
     const float* lanes = scratch.sums + r * planes.lanes();
     for (int i = 0; i < planes.lanes(); ++i) {
-      if (planes.channel[i] >= 0) sums[r][planes.channel[i]] += lanes[i] * planes.factor[i];
+      if (planes.channel[i] != kNoChannel) sums[r][planes.channel[i]] += lanes[i] * planes.factor[i];
     }
   }
 }

@@ -82,11 +82,13 @@ GOSSAMER_INLINE F32 alternate(float a, float b) {
   return select(odd, splat(b), splat(a));
 }
 
-// Rows that are decoded while they are read; Grouped: with the scales of 32 channels of a token.
-template <class Codes, bool Grouped>
+// Scales of 32 channels of a token: none, one for a plane, one for its lower and one for its upper bytes.
+enum class Grouped { no, alike, apart };
+
+// Rows that are decoded while they are read.
+template <class Codes, Grouped Groups>
 struct CodeRows {
-  const uint8_t* values;
-  const uint8_t* last;  // [32 tokens][16]: the chunk whose cells have one byte, as if they had two
+  const uint8_t* const* chunks;  // of each plane
   const CodePlanes* planes;
   const float* scales;  // [groups][32 tokens]
 
@@ -95,31 +97,30 @@ struct CodeRows {
   __attribute__((always_inline)) F32 take(Cursor& token, int s) const {
     const int i = s * kLanes / kPlaneLanes, byte = s * kLanes % kPlaneLanes;
     const CodePlane& plane = planes->planes[i];
-    const uint8_t* chunk = i < planes->whole ? values + plane.chunk_at : last;
-    const F32 x = Codes::take(chunk + token * kPlaneLanes + byte, plane);
-    if constexpr (!Grouped) return x;
-    return x * alternate(scales[plane.low_scale * kBlockTokens + token], scales[plane.high_scale * kBlockTokens + token]);
+    const F32 x = Codes::take(chunks[i] + token * kPlaneLanes + byte, plane);
+    if constexpr (Groups == Grouped::no) return x;
+    const float low = scales[plane.low_scale * kBlockTokens + token];
+    if constexpr (Groups == Grouped::alike) return x * low;
+    return x * alternate(low, scales[plane.high_scale * kBlockTokens + token]);
   }
 };
 
 // ---- what belongs to the rows of a block -------------------------------------------
 struct CodeBuffers {
-  uint8_t* last;  // [32][16]
+  uint8_t* last;           // [32 tokens][16]: the chunk whose cells have one byte, as if they had two
   float *scales, *minima;  // row: [32] scales; group: [groups][32] each; channel: [head_dim] each
-  float* rows;    // [32][lanes]
+  float* rows;             // [32][lanes]
 };
 
+// The upper bytes are the lower ones again, their upper half: one shift then finds fields in both.
 GOSSAMER_INLINE void widen_last_chunk(const uint8_t* chunk, uint8_t* to) {
+  using Cells = uint16_t __attribute__((vector_size(16)));
   for (int i = 0; i < 16; ++i) {
-    uint16_t cells[8], low[8], high[8];
-    std::memcpy(cells, chunk + i * 16, 16);
-    for (int k = 0; k < 8; ++k) {
-      low[k] = cells[k] & 0xff;
-      high[k] = cells[k] >> 8;
-    }
+    const Cells cells = load_raw<Cells>(chunk + i * 16);
+    const Cells low = (cells & 0xff) | (cells & 0xf0) << 4, high = cells >> 8 | (cells & 0xf000) >> 4;
     const int token = i / 8 * 16 + i % 8;
-    std::memcpy(to + token * 16, low, 16);
-    std::memcpy(to + (token + 8) * 16, high, 16);
+    std::memcpy(to + token * 16, &low, 16);
+    std::memcpy(to + (token + 8) * 16, &high, 16);
   }
 }
 
@@ -141,8 +142,8 @@ GOSSAMER_INLINE void load_token_scales(const KvFormat& f, const uint8_t* block, 
 }
 
 // Calls `function` with the codes of a block: decoded on the way where few queries need them, else beforehand.
-template <class Codes, bool Grouped, class F>
-GOSSAMER_INLINE void with_codes_as(const CodeRows<Codes, Grouped>& codes, int rows, float* buffer, const F& function) {
+template <class Codes, Grouped Groups, class F>
+GOSSAMER_INLINE void with_codes_as(const CodeRows<Codes, Groups>& codes, int rows, float* buffer, const F& function) {
   if (rows <= kTileRows) return function(codes);
   const int lanes = codes.planes->lanes();
   for (int t = 0; t < kBlockTokens; ++t) {
@@ -156,16 +157,21 @@ template <class F>
 GOSSAMER_INLINE void with_codes(const KvFormat& f, const CodePlanes& planes, const uint8_t* block, int rows,
                                 const CodeBuffers& b, const F& function) {
   const uint8_t* values = block + f.values_at;
+  const uint8_t* chunks[kMaxPlanes];
   if (planes.whole < planes.count) widen_last_chunk(values + planes.planes[planes.whole].chunk_at, b.last);
+  for (int i = 0; i < planes.count; ++i) chunks[i] = i < planes.whole ? values + planes.planes[i].chunk_at : b.last;
   const auto as = [&](auto codes) {
-    if (f.scales == Scales::group) {
-      with_codes_as<decltype(codes), true>({values, b.last, &planes, b.scales}, rows, b.rows, function);
+    using Codes = decltype(codes);
+    if (f.scales != Scales::group) {
+      with_codes_as<Codes, Grouped::no>({chunks, &planes, nullptr}, rows, b.rows, function);
+    } else if (f.bits >= 4) {  // a plane is of a cell's 16 bits: 2 or 4 groups of 8 channels
+      with_codes_as<Codes, Grouped::alike>({chunks, &planes, b.scales}, rows, b.rows, function);
     } else {
-      with_codes_as<decltype(codes), false>({values, b.last, &planes, nullptr}, rows, b.rows, function);
+      with_codes_as<Codes, Grouped::apart>({chunks, &planes, b.scales}, rows, b.rows, function);
     }
   };
   if (f.values == Values::fp8) {
-    with_codes_as<Fp8Codes, false>({values, b.last, &planes, nullptr}, rows, b.rows, function);
+    with_codes_as<Fp8Codes, Grouped::no>({chunks, &planes, nullptr}, rows, b.rows, function);
   } else if (planes.bytes) {
     as(ByteCodes{});
   } else {
