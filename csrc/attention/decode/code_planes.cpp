@@ -44,6 +44,7 @@ void place(const Field& field, bool single, CodePlanes& p) {
   const int i = plane_at(p, field.at / 16 * kCodeChunk, single ? field.at % 4 : field.at % 8);
   CodePlane& plane = p.planes[i];
   (byte ? plane.high_scale : plane.low_scale) = static_cast<int8_t>(field.group * kChunk / kGroup);
+  plane.centers[byte] = plane.centers[byte + 2] = static_cast<float>(field.center);
   for (int column = 0; column < kChunk; ++column) {
     plane.mask[column] |= static_cast<uint16_t>(((1 << field.width) - 1) << 8 * byte);
     plane.center[column] |= static_cast<uint16_t>(field.center << 8 * byte);

@@ -1,9 +1,9 @@
 // Dense rows of codes (gossamer/ops/kv_profile.py) in the order in which a CPU reads them.
 //
-// A plane is what one shift and one mask take out of 16 bytes of a token, 8 cells: a field of each of up to 16 channels.
-// Its lanes are those 16 bytes: column k / 2, the lower or the upper byte of the cell. Queries are put into the order of
-// lanes, and sums of values back into that of channels, once for many blocks. A code of 3 bits is in two lanes, which
-// count 1 and 4 times.
+// A plane is what one shift and one mask take out of 16 bytes of a token, 8 cells: a field of up to 16 channels. Its
+// lanes are those 16 bytes: column k / 2, the lower or the upper byte of the cell. Queries are put into the order of
+// lanes, and sums of values back into that of channels, once for many blocks. A code of 3 bits is in two lanes,
+// which count 1 and 4 times.
 #pragma once
 
 #include "kv/kv_format.h"
@@ -17,9 +17,10 @@ constexpr int kNoChannel = kMaxHeadDim;  // of a lane
 
 struct alignas(16) CodePlane {
   uint16_t mask[8], center[8];  // of each cell: what is left after the shift, and what is subtracted from its bytes
+  float centers[4];             // the same of two cells
   uint64_t shift;
-  int16_t chunk_at;               // bytes from the start of the values
-  int8_t low_scale, high_scale;   // which 32 channels the lower and upper bytes belong to
+  int16_t chunk_at;              // bytes from the start of the values
+  int8_t low_scale, high_scale;  // which 32 channels the lower and upper bytes belong to
 };
 
 struct CodePlanes {

@@ -1,5 +1,5 @@
-// Scores and sums over blocks of dense codes. Scales never meet codes: those of rows multiply scores and weights, those of
-// channels queries and sums. What all codes of a channel or group have in common (a minimum, half a step) is added once.
+// Scores and sums over blocks of dense codes. Scales of rows multiply scores and weights, those of channels queries and
+// sums, not codes. What all codes of a channel or group have in common (a minimum, half a step) is added once.
 // Include from *.kernel.cpp files alone.
 #pragma once
 
@@ -144,8 +144,10 @@ GOSSAMER_INLINE void add_rest(const CodeStep& step, const float* rest, const flo
   for (int g = 0; g < step.f.head_dim / kGroup; ++g) {
     const float* minima = step.scratch.minima + g * kBlockTokens;
     float part = 0;
-    if (w.begin == 0 && w.end == kBlockTokens) part = dot(p, minima, kBlockTokens);
-    else for (int t = w.begin; t < w.end; ++t) part += p[t] * minima[t];
+    if (w.begin == 0 && w.end == kBlockTokens)
+      part = dot(p, minima, kBlockTokens);
+    else
+      for (int t = w.begin; t < w.end; ++t) part += p[t] * minima[t];
     float* to = sums[r] + g * kGroup;
     for (int i = 0; i < kGroup; i += kLanes) store(to + i, load(to + i) * shrink + part);
   }

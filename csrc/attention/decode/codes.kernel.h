@@ -22,6 +22,17 @@ GOSSAMER_INLINE __m128i load_cells(const void* p) { return _mm_loadl_epi64(stati
 GOSSAMER_INLINE F32 to_floats(__m128i bytes) {
   return reinterpret_cast<F32>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
 }
+#else
+GOSSAMER_INLINE uint32_t load_cells(const void* p) { return load_raw<uint32_t>(p); }
+GOSSAMER_INLINE F32 to_floats(uint32_t bytes) {
+  using Bytes = uint8_t __attribute__((vector_size(16)));
+  using Pairs = uint16_t __attribute__((vector_size(16)));
+  const Bytes x = reinterpret_cast<Bytes>(U32{bytes});
+  const Pairs pairs = reinterpret_cast<Pairs>(
+      __builtin_shufflevector(x, Bytes{}, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+  const Pairs wide = __builtin_shufflevector(pairs, Pairs{}, 0, 8, 1, 9, 2, 10, 3, 11);
+  return __builtin_convertvector(reinterpret_cast<I32>(wide), F32);
+}
 #endif
 
 // All codes have 8 bits.
@@ -30,9 +41,7 @@ struct ByteCodes {
 #if GOSSAMER_LANES > 4
     return to_floats(_mm_sub_epi8(load_cells(p), load_cells(plane.center)));
 #else
-    F32 x;
-    for (int k = 0; k < kLanes; ++k) x[k] = static_cast<float>(p[k] - (plane.center[0] >> k % 2 * 8 & 0xff));
-    return x;
+    return to_floats(load_cells(p)) - load(plane.centers);
 #endif
   }
 };
@@ -44,12 +53,7 @@ struct FieldCodes {
     const __m128i fields = _mm_and_si128(_mm_srl_epi16(load_cells(p), shift), load_cells(plane.mask));
     return to_floats(_mm_sub_epi8(fields, load_cells(plane.center)));
 #else
-    F32 x;
-    for (int k = 0; k < kLanes; ++k) {
-      const int side = k % 2 * 8, field = p[k] >> plane.shift & plane.mask[0] >> side & 0xff;
-      x[k] = static_cast<float>(field - (plane.center[0] >> side & 0xff));
-    }
-    return x;
+    return to_floats(load_cells(p) >> plane.shift & load_cells(plane.mask)) - load(plane.centers);
 #endif
   }
 };

@@ -99,9 +99,8 @@ GOSSAMER_INLINE void score_block(const Walk& walk, const KvFormat& f, const uint
     const CodeStep step{f, scratch.codes.k_planes, scratch.codes, block, first, rows};
     return score_codes(step, q, scratch.terms, scratch.scores, ahead);
   }
-  with_rows(walk, f, block, rows, [&](const auto& keys) {
-    score_rows(keys, walk.slices, rows, q, scratch.terms, scratch.scores, ahead);
-  });
+  with_rows(walk, f, block, rows,
+            [&](const auto& keys) { score_rows(keys, walk.slices, rows, q, scratch.terms, scratch.scores, ahead); });
 }
 
 GOSSAMER_INLINE void add_block(const Walk& walk, const KvFormat& f, const uint8_t* block, int first, int rows,

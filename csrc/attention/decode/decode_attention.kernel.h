@@ -32,10 +32,10 @@ constexpr int kMaxScaleGroups = kMaxHeadDim / kGroup;
 // Working memory of a thread for dense codes; only the planes are there from the start, of formats that have codes.
 struct alignas(64) CodeScratch {
   float rows[kBlockTokens * kMaxLanes];
-  float q[kMaxDecodeRows * kMaxLanes];  // queries in the order of lanes
-  float block_rows[kMaxDecodeRows * kMaxLanes];  // queries times scales, or sums of values, of one block
-  float sums[kMaxDecodeRows * kMaxLanes];        // of values, in the order of lanes
-  float q_rest[kMaxDecodeRows];                  // queries times what is added to codes
+  float q[kMaxDecodeRows * kMaxLanes];               // queries in the order of lanes
+  float block_rows[kMaxDecodeRows * kMaxLanes];      // queries times scales, or sums of values, of one block
+  float sums[kMaxDecodeRows * kMaxLanes];            // of values, in the order of lanes
+  float q_rest[kMaxDecodeRows];                      // queries times what is added to codes
   float q_groups[kMaxDecodeRows * kMaxScaleGroups];  // sums of queries over 32 channels
   float lane_scales[kMaxLanes];
   float scales[kMaxScaleGroups * kBlockTokens], minima[kMaxScaleGroups * kBlockTokens];
