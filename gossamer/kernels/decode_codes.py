@@ -75,5 +75,5 @@ def _places(at: int, total: int) -> Tensor:
 
 def _twice_center(values: str, scales: str, bits: int) -> int:
     if values not in UNIFORM:
-        return 2**bits - 1
-    return 2**bits if scales == "row" and values != "fp8_e4m3" else 0
+        return (1 << bits) - 1
+    return 1 << bits if scales == "row" and values != "fp8_e4m3" else 0
