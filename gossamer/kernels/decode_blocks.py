@@ -2,7 +2,7 @@
 
 Some tokens of a block, a vector of numbers below 32, are decoded to a tile of them by D channels,
 padded to a power of two. Nothing outside of the block is read, whatever its bytes are, and nothing
-at all where `ok` is false.
+at all where `ok` is false. Formats of dense codes have VALUES and `words` of decode_codes.
 """
 
 import triton
@@ -38,7 +38,31 @@ def values_at(D, STORED):
 
 
 @triton.constexpr_function
+def is_code(VALUES):
+    return ":" in VALUES
+
+
+@triton.constexpr_function
+def code_bytes(VALUES):
+    """Bytes of a row of dense codes."""
+    return int(VALUES.split(":")[1].split("+")[0])
+
+
+@triton.constexpr_function
+def has_third(VALUES):
+    """Whether some dense codes have 3 bits."""
+    return VALUES.endswith("+third")
+
+
+@triton.constexpr_function
+def is_fp8(VALUES):
+    return VALUES.startswith("fp8")
+
+
+@triton.constexpr_function
 def scales_at(D, STORED, VALUES):
+    if ":" in VALUES:
+        return 32 * int(VALUES.split(":")[1].split("+")[0])
     return (4 * D if STORED else 0) + (STORED or D) * 4 * BITS[VALUES]
 
 
@@ -114,6 +138,38 @@ def load_dense(block, token, ok, D: tl.constexpr, VALUES: tl.constexpr, SIGNED: 
 
 
 @triton.jit
+def load_field(block, token, word, mask, VALUES: tl.constexpr):
+    """The bytes that channels of some tokens are in, shifted: their field is lowest."""
+    at = token * 16
+    if code_bytes(VALUES) % 16 != 0:
+        single = token // 16 * 128 + token % 8 * 16 + token // 8 % 2
+        at = tl.where((word >> 13) & 1 != 0, single, at)
+    byte = tl.load(block + (at + (word & 0x1FFF)), mask=mask, other=0).to(tl.int32)
+    return byte >> ((word >> 14) & 7)
+
+
+@triton.jit
+def load_dense_codes(block, token, words, ok, D: tl.constexpr, VALUES: tl.constexpr):
+    """All codes of some tokens, [tokens, padded(D)]; zero where a channel has no bits."""
+    # Words depend on `ok`, or all that follows from them would be kept in registers between blocks.
+    channel = tl.arange(0, padded(D))
+    inside = ok & (channel < D)
+    word = tl.load(words + channel, mask=inside, other=0)[None, :]
+    token = token[:, None]
+    width = (word >> 17) & 15
+    code = load_field(block, token, word, width > 0, VALUES) & ((1 << width) - 1)
+    if has_third(VALUES):
+        other = tl.load(words + D + channel, mask=inside, other=0)[None, :]
+        third = load_field(block, token, other, other >> 17 != 0, VALUES)
+        code |= (third & 1) << 2
+    if is_fp8(VALUES):
+        x = e4m3_to_float(code)
+    else:
+        x = code.to(tl.float32) - ((word >> 21) & 511).to(tl.float32) * 0.5
+    return x
+
+
+@triton.jit
 def load_sparse(
     block, token, ok, D: tl.constexpr, STORED: tl.constexpr, VALUES: tl.constexpr,
     SIGNED: tl.constexpr,
@@ -150,8 +206,8 @@ def load_row_scales(block, token, ok, D: tl.constexpr, STORED: tl.constexpr, VAL
 def scale_by_channel(x, block, ok, AT: tl.constexpr, D: tl.constexpr):
     """code * scale + minimum with those of each channel, which are `AT` bytes into the block."""
     channel = tl.arange(0, padded(D))
-    scale = load_halves(block, AT // 2 + channel * 2, ok & (channel < D))
-    minimum = load_halves(block, AT // 2 + channel * 2 + 1, ok & (channel < D))
+    scale = load_halves(block, AT // 2 + channel, ok & (channel < D))
+    minimum = load_halves(block, AT // 2 + D + channel, ok & (channel < D))
     return x * scale[None, :] + minimum[None, :]
 
 
@@ -160,9 +216,9 @@ def scale_by_group(x, block, token, ok, AT: tl.constexpr, D: tl.constexpr):
     """The same with those of 32 channels of a token."""
     WIDTH: tl.constexpr = padded(D)
     group = tl.arange(0, WIDTH // 32)[None, :]
-    at = AT // 2 + (group * 32 + token[:, None]) * 2
+    at = AT // 2 + group * 64 + token[:, None]
     scale = load_halves(block, at, ok & (group < D // 32))
-    minimum = load_halves(block, at + 1, ok & (group < D // 32))
+    minimum = load_halves(block, at + 32, ok & (group < D // 32))
     shape: tl.constexpr = (token.shape[0], WIDTH // 32, 32)
     x = tl.reshape(x, shape) * scale[:, :, None] + minimum[:, :, None]
     return tl.reshape(x, (token.shape[0], WIDTH))
@@ -170,18 +226,21 @@ def scale_by_group(x, block, token, ok, AT: tl.constexpr, D: tl.constexpr):
 
 @triton.jit
 def load_rows(
-    block, token, ok, D: tl.constexpr, STORED: tl.constexpr, VALUES: tl.constexpr,
+    block, token, words, ok, D: tl.constexpr, STORED: tl.constexpr, VALUES: tl.constexpr,
     SCALES: tl.constexpr, BY_ROW: tl.constexpr,
 ):  # fmt: skip
     """Rows of some tokens, [tokens, padded(D)]; scales of rows are left out unless BY_ROW.
 
     block: pointer to its first byte, uint8. STORED: values per row of a sparse block, 0 for a dense
-    one. VALUES, SCALES: as in BlockFormat. Padding is zero, or anything where scales are by row.
+    one. VALUES, SCALES: as in BlockFormat, but for codes of dense rows. Padding is zero, or
+    anything where scales are by row.
     """
     SIGNED: tl.constexpr = SCALES == "row"
     AT: tl.constexpr = scales_at(D, STORED, VALUES)
     if STORED:
         x, kept = load_sparse(block, token, ok, D, STORED, VALUES, SIGNED)
+    elif is_code(VALUES):
+        x = load_dense_codes(block, token, words, ok, D, VALUES)
     else:
         x = load_dense(block, token, ok, D, VALUES, SIGNED)
     if SCALES == "channel":

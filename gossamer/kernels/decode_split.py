@@ -62,7 +62,8 @@ def load_queries(
 @triton.jit(do_not_specialize=SIZES)
 def decode_attention_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, lens_ptr, dense_k_ptr, dense_v_ptr, dense_table_ptr,
-    stats_ptr, sums_ptr, q_seq, q_token, q_head, k_block, k_head, v_block, v_head, table_seq,
+    k_words_ptr, v_words_ptr, stats_ptr, sums_ptr,
+    q_seq, q_token, q_head, k_block, k_head, v_block, v_head, table_seq,
     dense_k_block, dense_k_head, dense_v_block, dense_v_head, dense_table_seq,
     blocks, dense_blocks, kv_heads, group, q_len, splits, tiles, per_page, capacity,
     window, sink, sliding, scale, softcap,
@@ -75,6 +76,7 @@ def decode_attention_kernel(
 
     Strides of pools are in units of 16 bytes, window and sink in blocks. WINDOW: the type of the
     window's values, "" without one. FLOAT32: multiply in float32, whatever q is. TOKENS: of a step.
+    Words and VALUES of dense codes are those of decode_codes.
     """
     program = tl.program_id(0)
     split = program % splits
@@ -110,7 +112,7 @@ def decode_attention_kernel(
             high = tl.where(c < sink, last_q, tl.minimum(last_q, (c + window) * 32 + 31))
             largest, total, sums = attend(
                 q, largest, total, sums, position, c, step % STEPS * TOKENS + lane, first_q, high,
-                sliding, scale, softcap, k, v, ok,
+                sliding, scale, softcap, k, v, k_words_ptr, v_words_ptr, ok,
                 D, 0, WINDOW, "none", 0, WINDOW, "none", CAPPED,
             )  # fmt: skip
     table = table_ptr + seq * table_seq
@@ -122,7 +124,7 @@ def decode_attention_kernel(
         low = tl.maximum(first_q, (c + window + 1) * 32) if WINDOW != "" else first_q
         largest, total, sums = attend(
             q, largest, total, sums, position, c, step % STEPS * TOKENS + lane, low, last_q,
-            sliding, scale, softcap, k, v, ok,
+            sliding, scale, softcap, k, v, k_words_ptr, v_words_ptr, ok,
             D, K_STORED, K_VALUES, K_SCALES, V_STORED, V_VALUES, V_SCALES, CAPPED,
         )  # fmt: skip
     rows = q_len * group

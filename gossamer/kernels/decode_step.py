@@ -39,7 +39,7 @@ def find_block(table, c, per_page, blocks, k_ptr, v_ptr, k_block, v_block):
 @triton.jit
 def attend(
     q, largest, total, sums, position, c, lane, low, high, sliding, scale, softcap,
-    k_ptr, v_ptr, ok,
+    k_ptr, v_ptr, k_words, v_words, ok,
     D: tl.constexpr, K_STORED: tl.constexpr, K_VALUES: tl.constexpr, K_SCALES: tl.constexpr,
     V_STORED: tl.constexpr, V_VALUES: tl.constexpr, V_SCALES: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
@@ -51,7 +51,9 @@ def attend(
     token = c * 32 + lane
     at = position[:, None]
     seen = (at >= low) & (at <= high) & (token[None, :] <= at) & (token[None, :] > at - sliding)
-    k = convert(load_rows(k_ptr, lane, ok, D, K_STORED, K_VALUES, K_SCALES, False), q.dtype)
+    k = convert(
+        load_rows(k_ptr, lane, k_words, ok, D, K_STORED, K_VALUES, K_SCALES, False), q.dtype
+    )
     # tf32x3 (of float32 alone) is off by 2^-22; "ieee" spills, for want of a tensor core.
     scores = tl.dot(q, tl.trans(k), input_precision="tf32x3") * scale
     if K_SCALES == "row":  # here and not on K, whose codes are exact in every type
@@ -67,7 +69,7 @@ def attend(
     shrink = tl.exp2(before - origin)
     total = total * shrink + tl.sum(weights, axis=1)
 
-    v = convert(load_rows(v_ptr, lane, ok, D, V_STORED, V_VALUES, V_SCALES, True), q.dtype)
+    v = convert(load_rows(v_ptr, lane, v_words, ok, D, V_STORED, V_VALUES, V_SCALES, True), q.dtype)
     v = tl.where(ok, v, float("nan"))
     # What no query sees may be anything, also NaN: weight 0 alone would not keep it out.
     used = (low <= high) & (token <= high) & (token > low - sliding)

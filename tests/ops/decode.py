@@ -41,6 +41,7 @@ class Case:
     softcap: float = 0.0
     scale: float | None = None
     dtype: torch.dtype = torch.float16
+    sizes: tuple[float, float] = (1.0, 1.0)  # of entries of K and of V
 
     def __str__(self) -> str:
         changed = [f for f in vars(self) if getattr(self, f) != getattr(Case, f)]
@@ -115,10 +116,14 @@ class Call:
 def tuned(case: Case) -> bool:
     """The formats that the CUDA backend must have; others may fall back to Triton."""
     k, v = case.k, case.v
-    if k.head_dim not in (64, 128) or case.dtype == torch.float32:
+    if case.dtype == torch.float32 or k.head_dim not in (64, 80, 96, 128, 256):
         return False
     own = {torch.float16: "fp16", torch.bfloat16: "bf16"}[case.dtype]
     if case.window is not None and case.dense != own:
+        return False
+    if k.profile is not None and v.profile is not None:
+        return True
+    if k.head_dim not in (64, 128):
         return False
     quantized = ("int8", "fp8_e4m3", "int4")
     sparse = [
@@ -188,14 +193,16 @@ def _pool(
     sides = []
     for i, fmt in enumerate(formats):  # V has a page more, which does not count
         slots = np.append(used, np.zeros(i * size, dtype=bool))
-        sides.append(_blocks(fmt, case.kv_heads, slots))
+        sides.append(_blocks(fmt, case.kv_heads, slots, case.sizes[i]))
     (k, k_rows), (v, v_rows) = sides
     return Pool(k, v, table, k_rows, v_rows)
 
 
-def _blocks(fmt: BlockFormat, kv_heads: int, used: np.ndarray) -> tuple[Tensor, np.ndarray]:
+def _blocks(
+    fmt: BlockFormat, kv_heads: int, used: np.ndarray, size: float
+) -> tuple[Tensor, np.ndarray]:
     """Blocks and what is in them, NaN in slots that are not used."""
-    x = torch.randn(used.size, kv_heads, fmt.head_dim)
+    x = torch.randn(used.size, kv_heads, fmt.head_dim) * size
     blocks = torch.zeros(used.size // 32, kv_heads, fmt.nbytes, dtype=torch.uint8)
     slots = torch.arange(used.size)
     kv_pack(x, blocks, slots, fmt)

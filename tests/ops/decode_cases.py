@@ -1,6 +1,8 @@
 """Which caches the tests of decode_attention go through."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from tests.ops.spec import runs
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 RUNS = [pytest.param(*p.values[1:], id=p.id, marks=p.marks) for p in runs("decode_attention")]
+OWN = {F16: "fp16", BF16: "bf16", F32: "fp32"}
+PLAIN = ("none", "row")  # scales of a profile
 FAR = 1 << 40  # a window, sink or range of attention that never ends
 INTERPRETED_TOKENS = 330  # times heads; Triton's interpreter takes milliseconds for each
 
@@ -26,18 +30,66 @@ def kinds(head_dim: int, keep: int) -> list[Fmt]:
         found += [Fmt(head_dim, keep, values, s) for s in scales]
         grouped = ("group",) if values.startswith("int") and head_dim % 32 == 0 else ()
         found += [Fmt(head_dim, None, values, s) for s in scales + grouped]
-    return found
+    return found + coded(head_dim)
+
+
+def coded(head_dim: int) -> list[Fmt]:
+    """Profiles: in order of bits and out of it, some of no bits, ends of one byte and of two."""
+    rest = head_dim - 56
+    if rest <= 0:
+        return []
+    return [
+        Fmt(head_dim, None, f"8x8+4x{rest + 24}+3x8+2x16", "none"),
+        Fmt(head_dim, None, f"4x{rest + 8}+3x24+2x16+0x8", "row"),
+        Fmt(head_dim, None, f"2x8+8x8+0x8+3x8+4x8+3x16+8x{rest}", "row"),
+        Fmt(head_dim, None, f"3x{rest + 48}+2x8", "none"),
+    ]
+
+
+def codes(head_dim: int) -> list[Fmt]:
+    """All formats of dense codes."""
+    return [fmt for fmt in kinds(head_dim, 1) if fmt.keep is None and fmt.bits <= 8]
 
 
 def paired(formats: list[Fmt], **options: Any) -> list[Case]:
     """Each format once as that of K and once as that of V, beside another."""
-    others = [formats[(5 * i + 3) % len(formats)] for i in range(len(formats))]
+    step = 5 if len(formats) % 5 else 7
+    others = [formats[(step * i + 3) % len(formats)] for i in range(len(formats))]
     assert sorted(map(str, others)) == sorted(map(str, formats))
     return [Case(k, v, **options) for k, v in zip(formats, others, strict=True)]
 
 
 FORMATS = paired(kinds(64, 24), lens=(33, 0, 70), q_len=2, kv_heads=1)
 MORE_FORMATS = paired(kinds(128, 40), lens=(97,), dtype=F32, window=32)
+
+# Codes of every head dimension, with all groups; the number of rows changes how they are read.
+HEAD_DIMS = (64, 80, 96, 128, 256)
+GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+
+
+def code_cases(dtypes: Sequence[torch.dtype], **options: Any) -> list[Case]:
+    """Every format of codes of every head dimension, groups and dtypes in turn."""
+    groups, types = cycle(GROUPS), cycle(dtypes)
+    found = []
+    for head_dim in HEAD_DIMS:
+        for case in paired(codes(head_dim), **options):
+            dtype = next(types)
+            found.append(replace(case, group=next(groups), dtype=dtype, dense=OWN[dtype]))
+    return found
+
+
+CODES = code_cases((F16, F32, BF16), lens=(70, 33), kv_heads=1, window=0, q_len=2)
+# Rows of small and of large numbers; scores stay what they are.
+MAGNITUDES = [
+    Case(k, v, (70, 33), kv_heads=1, group=3, sizes=(a, b), scale=0.1 / a, dtype=dtype)
+    for k, v, dtype in [
+        (Fmt(64, None, "int8"), Fmt(64, None, "int4"), F32),
+        (Fmt(64, None, "int4", "channel"), Fmt(64, None, "int4", "group"), F16),
+        (Fmt(64, None, "int3", "group"), Fmt(64, None, "int8", "channel"), F32),
+        (Fmt(64, None, "fp8_e4m3"), Fmt(64, None, "4x40+3x16+2x8", "row"), F16),
+    ]
+    for a, b in [(1e-3, 1e3), (1e3, 1e-3)]
+]
 
 INT4 = Fmt(128, None, "int4", "channel"), Fmt(128, 40, "int4")  # the best for its bytes
 SHAPES = [
@@ -127,7 +179,13 @@ def any_case(draw: st.DrawFn, most: int = 120, dtypes: tuple[torch.dtype, ...] =
     """Any call there is, with sequences of up to `most` tokens."""
     head_dim = draw(st.sampled_from(kv.HEAD_DIMS))
     k, v = (
-        draw(st.sampled_from(kinds(head_dim, draw(st.integers(1, head_dim))))) for _ in range(2)
+        draw(
+            st.sampled_from(kinds(head_dim, draw(st.integers(1, head_dim))))
+            | st.builds(
+                Fmt, st.just(head_dim), st.none(), kv.profiles(head_dim), st.sampled_from(PLAIN)
+            )
+        )
+        for _ in range(2)
     )
     lens = tuple(draw(st.lists(st.integers(0, most), max_size=3)))
     return Case(

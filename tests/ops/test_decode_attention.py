@@ -15,9 +15,11 @@ from gossamer.ops import BlockFormat, DenseWindow, decode_attention
 from tests.ops.decode import Call, Case, Pool, build, spoil
 from tests.ops.decode_cases import (
     BF16,
+    CODES,
     F16,
     F32,
     FORMATS,
+    MAGNITUDES,
     MORE_FORMATS,
     RUNS,
     SHAPES,
@@ -42,6 +44,12 @@ UNSEEN = [
 
 @pytest.mark.parametrize(("case", "backend", "device"), parameters(FORMATS, MORE_FORMATS))
 def test_formats(case, backend, device):
+    call = build(case, device)
+    check(call, call.attend(backend))
+
+
+@pytest.mark.parametrize(("case", "backend", "device"), parameters(MAGNITUDES, CODES))
+def test_codes(case, backend, device):
     call = build(case, device)
     check(call, call.attend(backend))
 
