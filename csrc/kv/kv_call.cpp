@@ -179,6 +179,7 @@ KvPackCall prepare_kv_pack(const KvPackArguments& a) {
   STD_TORCH_CHECK(x.dim() == 3, op, ": x must have 3 dimensions");
   KvPack& w = call.work;
   w.format = parse_kv_format(op, x.size(2), a.keep, a.values, a.scales);
+  w.fields = fields_of(w.format);
   check_blocks(op, "blocks", blocks, w.format, x);
   STD_TORCH_CHECK(blocks.size(1) == x.size(1), op, ": blocks must have the heads of x");
   check_apart(op, blocks);
@@ -216,6 +217,7 @@ KvUnpackCall prepare_kv_unpack(const KvUnpackArguments& a) {
   KvUnpackCall call{};
   KvUnpack& w = call.work;
   w.format = parse_kv_format(op, a.head_dim, a.keep, a.values, a.scales);
+  w.fields = fields_of(w.format);
   check_blocks(op, "blocks", blocks, w.format, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, blocks);
   STD_TORCH_CHECK(slots.dim() == 1, op, ": slots must have 1 dimension");

@@ -40,8 +40,6 @@ struct KvFormat {
   uint8_t group_bits[kMaxGroups];   // of each group of 8 channels: 8, 4, 3, 2 or 0
   uint8_t group_at[kMaxGroups];     // where its field is in the line; of 3 bits: the lower two
   uint8_t group_third[kMaxGroups];  // of 3 bits: the third
-  int num_fields;
-  KvField fields[2 * kMaxGroups];  // the same in the order of the line; those of third bits last
 
   bool has_codes() const { return row_bytes > 0; }
 };
@@ -56,12 +54,29 @@ constexpr void set_fields(KvFormat& f) {
       const bool third = width == 1 && bits == 3, here = third || bits == width || (width == 2 && bits == 3);
       if (!here) continue;
       (third ? f.group_third : f.group_at)[g] = static_cast<uint8_t>(at);
-      f.fields[f.num_fields++] = {static_cast<uint8_t>(g), static_cast<uint8_t>(at), static_cast<uint8_t>(width),
-                                  static_cast<uint8_t>(third ? 2 : 0)};
       at += width;
     }
   }
   f.row_bytes = (at + 7) / 8 * 8;
+}
+
+// The same in the order of the line; those of third bits last.
+struct KvFields {
+  int count;
+  KvField fields[2 * kMaxGroups];
+};
+constexpr KvFields fields_of(const KvFormat& f) {
+  KvFields list{};
+  const uint8_t widths[4] = {8, 4, 2, 1};
+  for (uint8_t width : widths) {
+    for (int g = 0; f.row_bytes > 0 && g < f.head_dim / kChunk; ++g) {
+      const int bits = f.group_bits[g];
+      const bool third = width == 1 && bits == 3, here = third || bits == width || (width == 2 && bits == 3);
+      const uint8_t shift = third ? 2 : 0;
+      if (here) list.fields[list.count++] = {static_cast<uint8_t>(g), third ? f.group_third[g] : f.group_at[g], width, shift};
+    }
+  }
+  return list;
 }
 
 // BEST_STEP in gossamer/ops/kv_profile.py.
@@ -79,6 +94,7 @@ constexpr int code_address(int row_bytes, int token, int byte, int column) {
 // Rows of K or V on their way into blocks.
 struct KvPack {
   KvFormat format;
+  KvFields fields;
   int64_t rows;
   int heads;
   const void* x;  // rows of head_dim elements side by side
@@ -96,6 +112,7 @@ struct KvPack {
 // Blocks on their way back into rows.
 struct KvUnpack {
   KvFormat format;
+  KvFields fields;
   int64_t rows;
   int heads;
   const uint8_t* blocks;

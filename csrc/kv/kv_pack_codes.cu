@@ -56,7 +56,8 @@ GOSSAMER_INLINE void scale_groups(const KvFormat& f, int bits, const T* row, flo
 
 // The codes of the lane's row, made by encode(group). Bits: of all groups, or 0 for the format's list of fields.
 template <int Bits, class Encode>
-GOSSAMER_INLINE void store_codes(const KvFormat& f, uint8_t* block, int token, bool whole, const Encode& encode) {
+GOSSAMER_INLINE void store_codes(const KvPack& w, uint8_t* block, int token, bool whole, const Encode& encode) {
+  const KvFormat& f = w.format;
   if constexpr (Bits > 0) {
     constexpr int fields = 16 / Bits;
     const int groups = f.head_dim / kChunk;
@@ -71,11 +72,11 @@ GOSSAMER_INLINE void store_codes(const KvFormat& f, uint8_t* block, int token, b
     }
   } else {
     cuda::Cells cells{};
-    for (int i = 0; i < f.num_fields; ++i) {
-      const KvField field = f.fields[i];
+    for (int i = 0; i < w.fields.count; ++i) {
+      const KvField field = w.fields.fields[i];
       cells.put(encode(field.group).field(field.shift, field.width), field.at % 16);
       const int end = field.at + field.width;
-      if (i + 1 < f.num_fields && end % 16 != 0) continue;
+      if (i + 1 < w.fields.count && end % 16 != 0) continue;
       cuda::store_cells(f, block, token, field.at / 16, cells, whole);
       cells = {};
     }
@@ -103,14 +104,14 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_pack_codes_kernel(con
   if constexpr (kind == Kind::channel) {
     if (!whole) return;
     scale_channels(f, bits, tile, codings, place.block);
-    store_codes<Bits>(f, place.block, place.token, whole, cuda::AsymmetricEncoder<T>{row, codings, 0});
+    store_codes<Bits>(w, place.block, place.token, whole, cuda::AsymmetricEncoder<T>{row, codings, 0});
     return;
   }
   if (slot < 0) return;
   if constexpr (kind == Kind::group) {
     codings += threadIdx.x;
     scale_groups(f, bits, row, codings, place.block, place.token);
-    store_codes<Bits>(f, place.block, place.token, whole, cuda::AsymmetricEncoder<T>{row, codings, kBlockTokens});
+    store_codes<Bits>(w, place.block, place.token, whole, cuda::AsymmetricEncoder<T>{row, codings, kBlockTokens});
   } else if constexpr (kind != Kind::channel) {
     using Encoder =
         std::conditional_t<kind == Kind::row, cuda::SignedEncoder<T>,
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_pack_codes_kernel(con
     if (f.scales == Scales::row) {
       reinterpret_cast<uint16_t*>(place.block + f.scales_at)[place.token] = encode.scale_bits;
     }
-    store_codes<Bits>(f, place.block, place.token, whole, encode);
+    store_codes<Bits>(w, place.block, place.token, whole, encode);
   }
 }
 

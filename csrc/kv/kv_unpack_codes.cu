@@ -63,7 +63,8 @@ GOSSAMER_INLINE void store_floats(const float (&x)[kChunk], T* to) {
 
 // All channels of the lane's row to shared memory. Third bits are at the end of the line.
 template <Scales scales, class T>
-GOSSAMER_INLINE void decode_row(const KvFormat& f, const Place& place, T* row) {
+GOSSAMER_INLINE void decode_row(const KvUnpack& w, const Place& place, T* row) {
+  const KvFormat& f = w.format;
   float row_scale = 1.0f;
   if constexpr (scales == Scales::row) {
     row_scale = __half2float(reinterpret_cast<const __half*>(place.block + f.scales_at)[place.token]);
@@ -77,8 +78,8 @@ GOSSAMER_INLINE void decode_row(const KvFormat& f, const Place& place, T* row) {
   }
   cuda::Cells cells{}, thirds{};
   int chunk = -1, third_chunk = -1;
-  for (int i = 0; i < f.num_fields && f.fields[i].shift == 0; ++i) {
-    const KvField field = f.fields[i];
+  for (int i = 0; i < w.fields.count && w.fields.fields[i].shift == 0; ++i) {
+    const KvField field = w.fields.fields[i];
     if (field.at / 16 != chunk) {
       chunk = field.at / 16;
       cells = cuda::load_cells(f, place.block, place.token, chunk);
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_unpack_codes_kernel(c
   T* row = tile.row(threadIdx.x);
   const int64_t slot = static_cast<int>(threadIdx.x) < at.rows ? w.slots[at.first + threadIdx.x] : -1;
   if (slot >= 0 && slot < w.num_blocks * kBlockTokens) {
-    decode_row<scales>(f, Place(w, slot, at.head), row);
+    decode_row<scales>(w, Place(w, slot, at.head), row);
   } else {
     for (int c = 0; c < f.head_dim; c += cuda::Tile<T>::kPiece) *reinterpret_cast<uint4*>(row + c) = uint4{};
   }

@@ -86,11 +86,16 @@ GOSSAMER_INLINE void load_fixed_tile(const CodeTile& tile, uint32_t lane_values,
   for (int s = 0; s < 4; ++s) x[s] = multiply_add2(x[s], tile.multiplier, tile.addend);
 }
 
-// A tile by numbers in the kernel's arguments, without a branch but for 3 bits.
+// A tile by numbers in the kernel's arguments, without a branch but for float8 and 3 bits.
 template <Side S>
 GOSSAMER_INLINE void load_any_tile(const CodeTile& tile, uint32_t lane_values, int half_offset, TileOperand& x) {
   uint32_t cells[4];
   load_matrices<S>(lane_values + tile.half * half_offset + tile.chunk, cells);
+  if (tile.flags & kFloat8) {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) x[s] = fp8_pair(permute(cells[s], 0, tile.bytes[0] == 0x4341 ? 0x4431 : 0x4420));
+    return;
+  }
 #pragma unroll
   for (int s = 0; s < 4; ++s) x[s] = permute(cells[s], kExponent1024 >> 8, tile.bytes[s % 2]) & (tile.mask | 0xff00ff00u);
   if (tile.flags & kThird) add_thirds<S>(tile, lane_values, x);
@@ -99,9 +104,9 @@ GOSSAMER_INLINE void load_any_tile(const CodeTile& tile, uint32_t lane_values, i
 }
 
 // visit(integral_constant<pair>, low, high) for all pairs of tiles that have bits.
-template <Side S, class Tiles, int Pairs, int Pair = 0, class Visit>
-GOSSAMER_INLINE void for_pairs(const CodeTable& table, uint32_t lane_values, uint32_t (&cells)[4], const Visit& visit) {
-  if constexpr (Pair < Pairs) {
+template <Side S, class Tiles, int D, int Pair = 0, class Visit>
+GOSSAMER_INLINE void for_pairs(const CodeTable<D>& table, uint32_t lane_values, uint32_t (&cells)[4], const Visit& visit) {
+  if constexpr (Pair < D / 16) {
     const CodeTile& first = Tiles::template tile<2 * Pair>(table);
     const CodeTile& second = Tiles::template tile<2 * Pair + 1>(table);
     if (!(first.flags & kEmptyPair)) {
@@ -116,7 +121,7 @@ GOSSAMER_INLINE void for_pairs(const CodeTable& table, uint32_t lane_values, uin
       }
       visit(std::integral_constant<int, Pair>{}, low, high);
     }
-    for_pairs<S, Tiles, Pairs, Pair + 1>(table, lane_values, cells, visit);
+    for_pairs<S, Tiles, D, Pair + 1>(table, lane_values, cells, visit);
   }
 }
 

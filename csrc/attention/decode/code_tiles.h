@@ -32,8 +32,9 @@ enum CodeFlags : uint32_t {
   kEmptyPair = 64,    // no bits, neither in this tile nor in the other one of its pair
 };
 
+template <int D>
 struct CodeTable {
-  CodeTile tiles[kMaxGroups];
+  CodeTile tiles[D / kChunk];
 };
 
 namespace code_tiles {
@@ -99,7 +100,7 @@ struct FixedTiles {
     return f;
   }
   template <int Group>
-  static constexpr CodeTile tile(const CodeTable&) {
+  static constexpr CodeTile tile(const CodeTable<D>&) {
     constexpr CodeTile t = code_tile(format(), Group);
     return t;
   }
@@ -112,15 +113,16 @@ struct FixedTiles {
 };
 // Any tiles, as the kernel's arguments say.
 struct AnyTiles {
-  template <int Group>
-  static constexpr const CodeTile& tile(const CodeTable& table) {
+  template <int Group, int D>
+  static constexpr const CodeTile& tile(const CodeTable<D>& table) {
     return table.tiles[Group];
   }
 };
 
-inline CodeTable code_table(const KvFormat& f) {
-  CodeTable table{};
-  for (int g = 0; g < f.head_dim / kChunk; ++g) table.tiles[g] = code_tile(f, g);
+template <int D>
+CodeTable<D> code_table(const KvFormat& f) {
+  CodeTable<D> table{};
+  for (int g = 0; g < D / kChunk; ++g) table.tiles[g] = code_tile(f, g);
   return table;
 }
 

@@ -7,8 +7,9 @@
 namespace gossamer::cuda {
 
 // Sets: of 8 query rows.
-template <int D_, int Sets_>
+template <int D_, int Sets_, class Formats_>
 struct CodesTraits {
+  using Formats = Formats_;
   static constexpr int D = D_, Sets = Sets_, Rows = 8 * Sets_;
   // As many as sums in registers leave room for.
   static constexpr int kMaxWarps = D * Sets <= 128 ? 16 : D * Sets <= 256 ? 12 : 8;
@@ -23,7 +24,7 @@ GOSSAMER_INLINE float2 as_floats(uint32_t pair, bool bf16) {
 // The queries of an item to shared memory, a row to a warp: as operands in float16, relative to a power of two, and in their
 // own type; [tile of 8 channels][set][row % 8][pair].
 template <class Traits>
-GOSSAMER_INLINE void store_queries(const DecodeParams& w, const Cut& cut, const CodesParams& codes,
+GOSSAMER_INLINE void store_queries(const DecodeParams& w, const Cut& cut, const CodesParams<Traits::D>& codes,
                                    const CodesLayout& shared, const Item<Traits::Rows>& item, uint8_t* memory) {
   constexpr int D = Traits::D, kSteps = (D / 2 + 31) / 32;
   auto& numbers = *reinterpret_cast<RowNumbers*>(memory + shared.numbers);
@@ -58,14 +59,18 @@ GOSSAMER_INLINE void store_queries(const DecodeParams& w, const Cut& cut, const 
         reinterpret_cast<uint32_t*>(memory + shared.raw_queries)[word] = pairs[i];
       }
       const float2 y = as_floats(rounded, false);
-      if (at < D / 2 && codes.k.tiles[at / 4].mask != 0) total += y.x + y.y;
-      float part = y.x + y.y;
+      if (codes.k_middle != 0.0f && at < D / 2 && codes.k.tiles[at / 4].mask != 0) total += y.x + y.y;
+      if (Traits::Formats::k_scales(w) == Scales::group) {
+        float part = y.x + y.y;
 #pragma unroll
-      for (int d = 1; d < 16; d *= 2) part += __shfl_xor_sync(~0u, part, d);
-      if (lane % 16 == 0 && at / 16 < 8) numbers.group[at / 16][row] = part;
+        for (int d = 1; d < 16; d *= 2) part += __shfl_xor_sync(~0u, part, d);
+        if (lane % 16 == 0 && at / 16 < 8) numbers.group[at / 16][row] = part;
+      }
     }
+    if (codes.k_middle != 0.0f) {
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) total += __shfl_xor_sync(~0u, total, d);
+      for (int d = 1; d < 32; d *= 2) total += __shfl_xor_sync(~0u, total, d);
+    }
     if (lane == 0) numbers.unit[row] = unit, numbers.middle[row] = total * codes.k_middle;
   }
 }
@@ -84,7 +89,7 @@ GOSSAMER_INLINE void work_on_task(CodesWarp<Traits>& warp, const Task<Traits::Ro
   const Item<Traits::Rows>& item = task.item;
   const SeenBlocks& seen = task.seen;
   warp.state.clear();
-  const Scales scales = warp.w.main.v.scales;
+  const Scales scales = Traits::Formats::v_scales(warp.w);
   if (scales == Scales::row || scales == Scales::group) warp.state.forget_unit();
   if (warp.w.main.num_blocks > 0) {
     warp.walk_main(item.sequence, item.head, seen.main_begin + task.begin + warp.warp,
@@ -106,7 +111,7 @@ GOSSAMER_INLINE void work_on_task(CodesWarp<Traits>& warp, const Task<Traits::Ro
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
     codes_kernel(const __grid_constant__ DecodeParams w, const __grid_constant__ Cut cut,
-                 const __grid_constant__ CodesParams codes, const __grid_constant__ CodesLayout shared) {
+                 const __grid_constant__ CodesParams<Traits::D> codes, const __grid_constant__ CodesLayout shared) {
   using CtaTask = Task<Traits::Rows>;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ RowLimits limits;

@@ -14,7 +14,7 @@ namespace {
 using cuda::aligned_up;
 using cuda::CodesLayout;
 
-constexpr int kWantedStages = 3, kFewWarps = 8;
+constexpr int kWantedStages = 2;
 
 template <class Traits>
 CodesLayout codes_layout(const DecodeParams& w, int stages) {
@@ -28,81 +28,87 @@ CodesLayout codes_layout(const DecodeParams& w, int stages) {
   s.stage = aligned_up(w.main.k.block_bytes + w.main.v.block_bytes);
   s.ring = aligned_up(s.rows * (Traits::D + 2) * static_cast<int>(sizeof(float)));
   s.barriers = s.ring + stages * s.stage;
-  s.together = w.main.v_blocks == w.main.k_blocks + w.main.k.block_bytes &&
-               w.main.k_block_stride == w.main.v_block_stride && w.main.k_head_stride == w.main.v_head_stride;
-  s.dev = getenv("DEV_FLAGS") ? atoi(getenv("DEV_FLAGS")) : 0;
   s.warp_bytes = aligned_up(s.barriers + 16 * stages);
   return s;
 }
 
 uint32_t half_pair(int number) { return code_tiles::pair(code_tiles::half_bits(static_cast<float>(number))); }
 
-template <int D>
-cuda::TileKind tile_kind(const KvFormat& f) {
-  if (FixedTiles<D, Values::i8, 8>::matches(f)) return cuda::TileKind::i8;
-  if (FixedTiles<D, Values::i4, 4>::matches(f)) return cuda::TileKind::i4;
-  if (FixedTiles<D, Values::fp8, 8>::matches(f)) return cuda::TileKind::fp8;
-  if constexpr (D % 64 == 0) {
-    if (FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>::matches(f)) return cuda::TileKind::p84444422;
-    if (FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>::matches(f)) return cuda::TileKind::p84422220;
-    if (FixedTiles<D, Values::profile, 4, 4, 3, 3, 3, 3, 2, 2>::matches(f)) return cuda::TileKind::p44333322;
-  }
-  return cuda::TileKind::any;
-}
-
 template <class Traits>
 void launch_kernel(const DecodeCall& call) {
+  constexpr int D = Traits::D;
   DecodeParams w = call.work;
   cuda::check_reach(w);
-  cuda::CodesParams codes{};
-  codes.k = code_table(w.main.k);
-  codes.v = code_table(w.main.v);
-  codes.k_tiles = tile_kind<Traits::D>(w.main.k);
-  codes.v_tiles = tile_kind<Traits::D>(w.main.v);
+  cuda::CodesParams<D> codes{};
+  codes.k = code_table<D>(w.main.k);
+  codes.v = code_table<D>(w.main.v);
   codes.k_middle = w.main.k.values == Values::profile ? 0.5f : 0.0f;
-  codes.v_middle = w.main.v.values == Values::profile ? 0.5f : 0.0f;
+  codes.v_middle = w.main.v.values == Values::profile;
   codes.k_half = half_pair(1 << (w.main.k.bits - 1));
   codes.v_half = half_pair(1 << (w.main.v.bits - 1));
   // Less what the kernel has of its own.
   const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 2048;
-  const auto fitting = [&](const CodesLayout& s) { return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps); };
-  const char* forced_stages = getenv("DEV_STAGES"); const char* forced_warps = getenv("DEV_WARPS");
-  if (forced_stages) {
-    CodesLayout shared = codes_layout<Traits>(w, atoi(forced_stages));
-    int warps = fitting(shared); if (forced_warps) warps = std::min(warps, atoi(forced_warps));
-    static int said = 0; if (!said++) printf("stages %d warps %d\n", shared.stages, warps);
-    shared.total = shared.warp_begin + warps * shared.warp_bytes;
-    const auto kernel = cuda::codes_kernel<Traits>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
-    Tensor memory;
-    const cuda::Cut cut = cuda::make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
-    kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, codes, shared);
-    cuda::check_launched();
-    return;
-  }
+  const auto fitting = [&](const CodesLayout& s) {
+    return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps);
+  };
   CodesLayout shared = codes_layout<Traits>(w, kWantedStages);
-  for (int stages = kWantedStages - 1; stages > 0 && fitting(shared) < Traits::kMaxWarps; --stages) {
-    const CodesLayout fewer = codes_layout<Traits>(w, stages);
-    if (stages == 1 && fitting(shared) >= std::min(kFewWarps, Traits::kMaxWarps)) break;  // two stages for fewer warps
-    shared = fewer;
-  }
-  const int warps = fitting(shared);
+  if (const char* forced = getenv("DEV_STAGES")) shared = codes_layout<Traits>(w, atoi(forced));
+  else
+  while (shared.stages > 1 && fitting(shared) < Traits::kMaxWarps) shared = codes_layout<Traits>(w, shared.stages - 1);
+  int warps = fitting(shared);
+  if (const char* forced = getenv("DEV_WARPS")) warps = std::min(warps, atoi(forced));
   STD_TORCH_CHECK(warps > 1, "decode_attention: a block does not fit into shared memory");
   shared.total = shared.warp_begin + warps * shared.warp_bytes;
   const auto kernel = cuda::codes_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
   Tensor memory;
-  const cuda::Cut cut = cuda::make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
+  const cuda::Cut cut = cuda::make_cut<cuda::PartialRows<D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
   kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, codes, shared);
   cuda::check_launched();
+}
+
+// One of the formats that have kernels of their own; false if it is none of them.
+template <int D, class KTiles, Scales k, class VTiles, Scales v>
+bool launch_if(const DecodeCall& call) {
+  const KvFormat &kf = call.work.main.k, &vf = call.work.main.v;
+  if (kf.scales != k || vf.scales != v || !KTiles::matches(kf) || !VTiles::matches(vf)) return false;
+  launch_kernel<cuda::CodesTraits<D, 1, cuda::FixedFormats<KTiles, k, VTiles, v>>>(call);
+  return true;
+}
+
+template <int D>
+bool launch_fixed(const DecodeCall& call) {
+  using Int8 = FixedTiles<D, Values::i8, 8>;
+  using Int4 = FixedTiles<D, Values::i4, 4>;
+  using Float8 = FixedTiles<D, Values::fp8, 8>;
+  if (launch_if<D, Int8, Scales::row, Int8, Scales::row>(call)) return true;
+  if (launch_if<D, Int4, Scales::row, Int4, Scales::row>(call)) return true;
+  if (launch_if<D, Float8, Scales::row, Float8, Scales::row>(call)) return true;
+  if constexpr (D % 32 == 0) {
+    if (launch_if<D, Int4, Scales::channel, Int4, Scales::group>(call)) return true;  // KIVI
+  }
+  if constexpr (D % 64 == 0) {
+    // The caches of coded rows that docs/kv-cache.md recommends, by eighths of a row.
+    using K23 = FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>;
+    using K20 = FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>;
+    using K14 = FixedTiles<D, Values::profile, 4, 3, 3, 2, 2, 2, 0, 0>;
+    using V20 = FixedTiles<D, Values::profile, 4, 4, 3, 3, 3, 3, 2, 2>;
+    using V14 = FixedTiles<D, Values::profile, 4, 2, 2, 2, 2, 2, 2, 0>;
+    if (launch_if<D, K23, Scales::row, V20, Scales::row>(call)) return true;
+    if (launch_if<D, K20, Scales::row, V20, Scales::row>(call)) return true;
+    if (launch_if<D, K14, Scales::row, V14, Scales::row>(call)) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 template <int D>
 void launch_codes(const DecodeCall& call) {
-  if (call.work.q_len * call.work.group <= 8) return launch_kernel<cuda::CodesTraits<D, 1>>(call);
-  launch_kernel<cuda::CodesTraits<D, 2>>(call);
+  using cuda::AnyFormats;
+  using cuda::CodesTraits;
+  if (call.work.q_len * call.work.group > 8) return launch_kernel<CodesTraits<D, 2, AnyFormats>>(call);
+  if (!launch_fixed<D>(call)) launch_kernel<CodesTraits<D, 1, AnyFormats>>(call);
 }
 
 }  // namespace gossamer

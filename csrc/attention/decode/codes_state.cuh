@@ -47,12 +47,13 @@ struct CodesState {
   }
 
   // Takes up higher maxima and rescales what was summed so far; the whole warp together.
-  __device__ __forceinline__ void raise(const Scores& x) {
+  __device__ __forceinline__ void raise(const Scores& x, const float (&of_k)[4], const float (&of_row)[Sets][2]) {
 #pragma unroll
     for (int i = 0; i < 2 * Sets; ++i) {
       const int set = i / 2, row = i % 2;
-      float high = fmaxf(fmaxf(x[0][set][row], x[0][set][row + 2]), fmaxf(x[1][set][row], x[1][set][row + 2]));
-      high = fmaxf(high, top[set][row]);
+      float high = top[set][row];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) high = fmaxf(high, x[j / 2][set][row + 2 * (j % 2)] * (of_k[j] * of_row[set][row]));
 #pragma unroll
       for (int d = 4; d <= 16; d *= 2) high = fmaxf(high, __shfl_xor_sync(~0u, high, d));
       const float keep = exp2_approx(top[set][row] - high);
@@ -64,16 +65,25 @@ struct CodesState {
     }
   }
 
-  // Scores to weights, times a number for each of tokens g, g + 8, g + 16, g + 24, as an operand.
+  // Scores, of which of_k (by token) and of_row are factors yet, to weights times of_v, as an operand.
   template <class T>
-  __device__ __forceinline__ void weigh(const Scores& x, const float (&by_token)[4], Weights& weights) {
-    bool higher = false;
+  __device__ __forceinline__ void weigh(const Scores& x, const float (&of_k)[4], const float (&of_row)[Sets][2],
+                                        const float (&of_v)[4], Weights& weights) {
+    Scores above;  // of the maxima
+    const auto subtract = [&] {
+      float most = -1.0f;
 #pragma unroll
-    for (int i = 0; i < 8 * Sets; ++i) {
-      const int m = i / 4 / Sets, set = i / 4 % Sets, c = i % 4;
-      higher |= x[m][set][c] > top[set][c % 2] + kSlack;
+      for (int i = 0; i < 8 * Sets; ++i) {
+        const int m = i / 4 / Sets, set = i / 4 % Sets, c = i % 4;
+        above[m][set][c] = fmaf(x[m][set][c], of_k[2 * m + c / 2] * of_row[set][c % 2], -top[set][c % 2]);
+        most = fmaxf(most, above[m][set][c]);
+      }
+      return most;
+    };
+    if (__any_sync(~0u, subtract() > kSlack)) {
+      raise(x, of_k, of_row);
+      subtract();
     }
-    if (__any_sync(~0u, higher)) raise(x);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -81,9 +91,9 @@ struct CodesState {
         float p[4];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          p[c] = exp2_approx(x[m][set][c] - top[set][c % 2]);
+          p[c] = exp2_approx(above[m][set][c]);
           sum[set][c % 2] += p[c];
-          p[c] *= by_token[2 * m + c / 2];
+          p[c] *= of_v[2 * m + c / 2];
         }
         weights[m][set][0] = transposed(pack2<T>(p[0], p[1]));
         weights[m][set][1] = transposed(pack2<T>(p[2], p[3]));

@@ -11,15 +11,29 @@
 
 namespace gossamer::cuda {
 
-// Kinds of tiles that have loops of their own; profiles by eighths of a row, where it has eighths.
-enum class TileKind { any, i8, i4, fp8, p84444422, p84422220, p44333322 };
+// Formats of K and V that are known when a kernel is compiled, or only when it is called.
+template <class KTiles_, Scales k, class VTiles_, Scales v>
+struct FixedFormats {
+  using KTiles = KTiles_;
+  using VTiles = VTiles_;
+  static constexpr Scales k_scales(const DecodeParams&) { return k; }
+  static constexpr Scales v_scales(const DecodeParams&) { return v; }
+};
+struct AnyFormats {
+  using KTiles = AnyTiles;
+  using VTiles = AnyTiles;
+  static __device__ __forceinline__ Scales k_scales(const DecodeParams& w) { return w.main.k.scales; }
+  static __device__ __forceinline__ Scales v_scales(const DecodeParams& w) { return w.main.v.scales; }
+};
 
 // What the formats of K and V amount to.
+template <int D>
 struct CodesParams {
-  CodeTable k, v;
-  TileKind k_tiles, v_tiles;  // whether the tables are of a kind that has a loop of its own
-  float k_middle, v_middle;  // of codes counted from -2^(b-1): 0.5 in a profile
-  uint32_t k_half, v_half;   // 2^(b-1), a float16 pair: what codes with a minimum are counted from
+  CodeTable<D> k, v;
+  float k_middle;           // of codes counted from -2^(b-1): 0.5 in a profile
+  bool v_middle;            // whether V has one
+  bool k_floats, v_floats;  // codes are float8
+  uint32_t k_half, v_half;  // 2^(b-1), a float16 pair: what codes with a minimum are counted from
 };
 
 // How the shared memory of a CTA is used: queries in float16 and in their own type, numbers of query rows, then for every warp
@@ -27,8 +41,6 @@ struct CodesParams {
 struct CodesLayout {
   int raw_queries, numbers, warp_begin, warp_bytes;
   int ring, barriers, stage, stages;  // within a warp's; bytes of a stage: of K, then of V
-  bool together;                      // K and V of a block are neighbours in memory, too: one copy
-  int dev;
   int rows;                                                // of results
   int total;
 };
@@ -57,13 +69,13 @@ struct CodesWarp {
   using Scores = float[2][Sets][4];     // [tokens 16 m on][rows 8 set on]: rows 2 t, 2 t + 1 of tokens g, then of g + 8
   using Weights = uint32_t[2][Sets][2];  // the same as an operand: tokens 2 t, 2 t + 1, then + 8, of row g
 
-  using Int8 = FixedTiles<D, Values::i8, 8>;
-  using Int4 = FixedTiles<D, Values::i4, 4>;
-  using Float8 = FixedTiles<D, Values::fp8, 8>;
+  using Formats = typename Traits::Formats;
+  using KTiles = typename Formats::KTiles;
+  using VTiles = typename Formats::VTiles;
 
   const DecodeParams& w;
   const Cut& cut;
-  const CodesParams& codes;
+  const CodesParams<D>& codes;
   const CodesLayout& shared;
   const RowLimits& limits;
   const RowNumbers& numbers;
@@ -75,7 +87,7 @@ struct CodesWarp {
   float factor[Sets][2], middle[Sets][2];
   CodesState<D, Sets> state;
 
-  __device__ __forceinline__ CodesWarp(const DecodeParams& w, const Cut& cut, const CodesParams& codes,
+  __device__ __forceinline__ CodesWarp(const DecodeParams& w, const Cut& cut, const CodesParams<D>& codes,
                                        const CodesLayout& shared, uint8_t* memory, const RowLimits& limits)
       : w(w),
         cut(cut),
@@ -123,7 +135,7 @@ struct CodesWarp {
   // The block that lane `from` knows of, into slot `to`.
   __device__ __forceinline__ void fetch_k(int from, int to) {
     const uint64_t offset = static_cast<uint64_t>(__shfl_sync(~0u, k_offset, from)) * kOffsetUnit;
-    k_stage(to).fetch(w.main.k_blocks + offset, w.main.k.block_bytes + (shared.together ? w.main.v.block_bytes : 0));
+    k_stage(to).fetch(w.main.k_blocks + offset, w.main.k.block_bytes);
     ++fetched;
   }
   __device__ __forceinline__ void fetch_v(int from, int to) {
@@ -148,7 +160,7 @@ struct CodesWarp {
 #pragma unroll 1
     for (int i = 0; i < shared.stages && block + i * warps < end; ++i) {
       fetch_k(i, to);
-      if (!shared.together) fetch_v(i, to);
+      fetch_v(i, to);
       if (++to == shared.stages) to = 0;
     }
   }
@@ -180,24 +192,9 @@ struct CodesWarp {
     return load_shared(queries + shared.raw_queries + (tile * Sets + set) * 128);
   }
 
-  // Calls with the tiles of a kind, known when the kernel is compiled where that pays.
-  template <class Call>
-  static __device__ __forceinline__ void with_tiles(TileKind kind, const Call& call) {
-    if (kind == TileKind::i4) return call(Int4{});
-    if (kind == TileKind::i8) return call(Int8{});
-    if (kind == TileKind::fp8) return call(Float8{});
-    if constexpr (D % 64 == 0) {
-      if (kind == TileKind::p84444422) return call(FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>{});
-      if (kind == TileKind::p84422220) return call(FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>{});
-      if (kind == TileKind::p44333322) return call(FixedTiles<D, Values::profile, 4, 4, 3, 3, 3, 3, 2, 2>{});
-    }
-    call(AnyTiles{});
-  }
-
-  template <class Tiles>
   __device__ __forceinline__ void multiply_queries(uint32_t block, Scores& x) const {
     uint32_t cells[4];
-    for_pairs<Side::k, Tiles, Pairs>(codes.k, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
+    for_pairs<Side::k, KTiles>(codes.k, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
 #pragma unroll
       for (int set = 0; set < Sets; ++set) {
         const uint32_t q_low = query(2 * p, set), q_high = query(2 * p + 1, set);
@@ -208,12 +205,11 @@ struct CodesWarp {
   }
 
   // With a scale and a minimum per channel: queries are scaled instead.
-  template <class Tiles>
   __device__ __forceinline__ void multiply_queries_by_channel(uint32_t block, Scores& x) const {
     uint32_t cells[4];
     float constant[Sets][4] = {};
     const uint32_t scales = block + w.main.k.scales_at + t * 4;
-    for_pairs<Side::k, Tiles, Pairs>(codes.k, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
+    for_pairs<Side::k, KTiles>(codes.k, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
       uint32_t scale[2], centre[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -234,11 +230,10 @@ struct CodesWarp {
   }
 
   // With a scale and a minimum for 32 channels of a token.
-  template <class Tiles>
   __device__ __forceinline__ void multiply_queries_by_group(uint32_t block, Scores& x) const {
     uint32_t cells[4];
     Scores part = {};
-    for_pairs<Side::k, Tiles, Pairs>(codes.k, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
+    for_pairs<Side::k, KTiles>(codes.k, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
 #pragma unroll
       for (int set = 0; set < Sets; ++set) {
         const uint32_t q_low = query(2 * p, set), q_high = query(2 * p + 1, set);
@@ -265,18 +260,10 @@ struct CodesWarp {
   __device__ __forceinline__ void gemm_qk(uint32_t block, Scores& x) const {
 #pragma unroll
     for (int i = 0; i < 8 * Sets; ++i) x[i / 4 / Sets][i / 4 % Sets][i % 4] = middle[i / 4 % Sets][i % 2];
-    const Scales scales = w.main.k.scales;
-    if (scales == Scales::channel) {
-      if (codes.k_tiles == TileKind::i4) return multiply_queries_by_channel<Int4>(block, x);
-      return multiply_queries_by_channel<AnyTiles>(block, x);
-    }
-    if (scales == Scales::group) return multiply_queries_by_group<AnyTiles>(block, x);
-    with_tiles(codes.k_tiles, [&](auto tiles) { multiply_queries<decltype(tiles)>(block, x); });
-    if (scales != Scales::row) return;
-    float by_token[4];
-    load_row_scales(w.main.k, block, by_token);
-#pragma unroll
-    for (int i = 0; i < 8 * Sets; ++i) x[i / 4 / Sets][i / 4 % Sets][i % 4] *= by_token[i / 4 / Sets * 2 + i % 4 / 2];
+    const Scales scales = Formats::k_scales(w);
+    if (scales == Scales::channel) return multiply_queries_by_channel(block, x);
+    if (scales == Scales::group) return multiply_queries_by_group(block, x);
+    multiply_queries(block, x);
   }
 
   static __device__ __forceinline__ float load_half(uint32_t address) {
@@ -290,22 +277,23 @@ struct CodesWarp {
     for (int i = 0; i < 4; ++i) scales[i] = load_half(block + f.scales_at + i * 16 + g * 2);
   }
 
-  // Q K^T to scores times log2(e): scaled, capped, -inf where a row does not see a token.
-  __device__ __forceinline__ void finish_scores(Scores& x, const float (&by)[Sets][2], bool partly, Kind kind,
-                                                int block) const {
-#pragma unroll
-    for (int i = 0; i < 8 * Sets; ++i) {
-      const int m = i / 4 / Sets, set = i / 4 % Sets, c = i % 4;
-      x[m][set][c] *= by[set][c % 2];
-      if (w.softcap > 0.0f) x[m][set][c] = w.softcap * kLog2e * tanhf(x[m][set][c]);
-    }
-    if (!partly) return;
+  // Q K^T to scores times log2(e), but for factors by token and row. Where they are capped or masked, factors are multiplied
+  // first and become 1.
+  __device__ __forceinline__ void finish_scores(Scores& x, float (&of_k)[4], float (&of_row)[Sets][2], bool partly,
+                                                Kind kind, int block) const {
+    if (!partly && w.softcap == 0.0f) return;
 #pragma unroll
     for (int i = 0; i < 8 * Sets; ++i) {
       const int m = i / 4 / Sets, set = i / 4 % Sets, c = i % 4;
       const int token = block * kBlockTokens + 16 * m + 8 * (c / 2) + g;
-      if (!limits.sees(kind, 8 * set + 2 * t + c % 2, token)) x[m][set][c] = -INFINITY;
+      x[m][set][c] *= of_k[2 * m + c / 2] * of_row[set][c % 2];
+      if (w.softcap > 0.0f) x[m][set][c] = w.softcap * kLog2e * tanhf(x[m][set][c]);
+      if (partly && !limits.sees(kind, 8 * set + 2 * t + c % 2, token)) x[m][set][c] = -INFINITY;
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of_k[i] = 1.0f;
+#pragma unroll
+    for (int i = 0; i < 2 * Sets; ++i) of_row[i / 2][i % 2] = 1.0f;
   }
 
   __device__ __forceinline__ bool seen_by_some(Kind kind, int token) const {
@@ -329,10 +317,9 @@ struct CodesWarp {
     }
   }
 
-  template <class Tiles>
   __device__ __forceinline__ void multiply_values(uint32_t block, const Weights& weights) {
     uint32_t cells[4];
-    for_pairs<Side::v, Tiles, Pairs>(codes.v, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
+    for_pairs<Side::v, VTiles>(codes.v, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
 #pragma unroll
       for (int set = 0; set < Sets; ++set) {
         multiply_v<__half>(state.out[p][set], low, high, 0, weights[0][set]);
@@ -361,13 +348,12 @@ struct CodesWarp {
     }
   }
   // With a scale and a minimum for 32 channels of a token: weights are scaled instead.
-  template <class Tiles>
   __device__ __forceinline__ void multiply_values_by_group(uint32_t block, const Weights& weights) {
     add_group_centres(block, weights);
     const uint32_t unit = pack2<__half>(state.unit, state.unit);
     uint32_t cells[4];
     Weights scaled;
-    for_pairs<Side::v, Tiles, Pairs>(codes.v, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
+    for_pairs<Side::v, VTiles>(codes.v, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
       if (p % 2 == 0) {
         const uint32_t scales = block + w.main.v.scales_at + p / 2 * 128 + t * 4;
 #pragma unroll
@@ -397,7 +383,7 @@ struct CodesWarp {
     }
     uint32_t cells[4];
     const uint32_t scales = block + w.main.v.scales_at + g * 2;
-    for_pairs<Side::v, AnyTiles, Pairs>(codes.v, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
+    for_pairs<Side::v, VTiles>(codes.v, block + lane * 16, cells, [&](auto p, auto& low, auto& high) {
       float scale[2], centre[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -416,14 +402,11 @@ struct CodesWarp {
   }
 
   __device__ __forceinline__ void gemm_pv(uint32_t block, const Weights& weights) {
-    const Scales scales = w.main.v.scales;
+    const Scales scales = Formats::v_scales(w);
     if (scales == Scales::channel) return multiply_values_by_channel(block, weights);
-    if (scales == Scales::group) {
-      if (codes.v_tiles == TileKind::i4) return multiply_values_by_group<Int4>(block, weights);
-      return multiply_values_by_group<AnyTiles>(block, weights);
-    }
-    if (codes.v_middle != 0.0f) add_middle(weights);
-    with_tiles(codes.v_tiles, [&](auto tiles) { multiply_values<decltype(tiles)>(block, weights); });
+    if (scales == Scales::group) return multiply_values_by_group(block, weights);
+    if (codes.v_middle) add_middle(weights);
+    multiply_values(block, weights);
   }
 
   // Tokens that no row sees: their scales may be anything, as may numbers in 8 bits, and zero times NaN is NaN.
@@ -438,11 +421,11 @@ struct CodesWarp {
 
   // The largest scale of V in a block, of this lane's part of it.
   __device__ __forceinline__ float largest_scale(uint32_t block, const float (&by_token)[4]) const {
-    if (w.main.v.scales == Scales::row) {
+    if (Formats::v_scales(w) == Scales::row) {
       return fmaxf(fmaxf(fabsf(by_token[0]), fabsf(by_token[1])), fmaxf(fabsf(by_token[2]), fabsf(by_token[3])));
     }
     float most = 0.0f;
-    if (w.main.v.scales == Scales::group) {
+    if (Formats::v_scales(w) == Scales::group) {
 #pragma unroll
       for (int i = 0; i < D / 32; ++i) most = fmaxf(most, load_half(block + w.main.v.scales_at + i * 128 + lane * 2));
     }
@@ -451,54 +434,51 @@ struct CodesWarp {
 
   // ---- a block of the main pool ----------------------------------------------------------------
 
+  // Scales of V times the unit, 1 where it has none of its rows.
+  __device__ __forceinline__ void scale_weights(uint32_t block, float (&by_token)[4]) {
+    const Scales scales = Formats::v_scales(w);
+    if (scales != Scales::row && scales != Scales::group) return;
+    if (scales == Scales::row) load_row_scales(w.main.v, block, by_token);
+    const float most = fmaxf(largest_scale(block, by_token), kLeastScale);
+    if (__any_sync(~0u, most * state.unit > kMostUnits)) state.take_unit(most);
+    if (scales != Scales::row) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) by_token[i] *= state.unit;
+  }
+
   __device__ __forceinline__ void attend_staged(int block, bool more, int next) {
     const Stage k = k_stage(slot), v = v_stage(slot);
     const bool partly = block < limits.whole_begin || block >= limits.whole_end;
     wait(k);
-    if (shared.dev & 1) {
-      if (!shared.together) wait(v);
-      state.sum[0][0] += load_half(k.data + lane * 2) + load_half(v.data + lane * 2);
-      __syncwarp();
-      if (more) fetch_k(next, slot);
-      if (more && !shared.together) fetch_v(next, slot);
-      return;
-    }
     Scores x;
     gemm_qk(k.data, x);
+    float of_k[4] = {1.0f, 1.0f, 1.0f, 1.0f}, of_v[4] = {1.0f, 1.0f, 1.0f, 1.0f}, of_row[Sets][2];
+    if (Formats::k_scales(w) == Scales::row) load_row_scales(w.main.k, k.data, of_k);
+#pragma unroll
+    for (int i = 0; i < 2 * Sets; ++i) of_row[i / 2][i % 2] = factor[i / 2][i % 2];
     __syncwarp();
-    if (more && !shared.together) fetch_k(next, slot);
-    finish_scores(x, factor, partly, Kind::main, block);
-    if (!shared.together) wait(v);
+    if (more) fetch_k(next, slot);
+    finish_scores(x, of_k, of_row, partly, Kind::main, block);
+    wait(v);
     if (partly) {
       if (!seen_by_some(Kind::main, block * kBlockTokens + lane)) clear_token(w.main.v, v.data);
       __syncwarp();
     }
-    float by_token[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-    const bool by_row = w.main.v.scales == Scales::row;
-    if (by_row) load_row_scales(w.main.v, v.data, by_token);
-    if (by_row || w.main.v.scales == Scales::group) {
-      const float most = fmaxf(largest_scale(v.data, by_token), kLeastScale);
-      if (__any_sync(~0u, most * state.unit > kMostUnits)) state.take_unit(most);
-      if (by_row) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) by_token[i] *= state.unit;
-      }
-    }
+    scale_weights(v.data, of_v);
     Weights weights;
-    state.template weigh<__half>(x, by_token, weights);
+    state.template weigh<__half>(x, of_k, of_row, of_v, weights);
     gemm_pv(v.data, weights);
 #if __CUDA_ARCH__ >= 900
     if (partly) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // cleared by this warp, next written by TMA
 #endif
     __syncwarp();
-    if (!more) return;
-    shared.together ? fetch_k(next, slot) : fetch_v(next, slot);
+    if (more) fetch_v(next, slot);
   }
 
   // Sums of codes to sums of values; after that the window's can be added.
   __device__ __forceinline__ void finish_main() {
     const float back = 1.0f / state.unit;
-    const bool groups = w.main.v.scales == Scales::group;
+    const bool groups = Formats::v_scales(w) == Scales::group;
 #pragma unroll
     for (int p = 0; p < Pairs; ++p) {
 #pragma unroll
@@ -543,13 +523,13 @@ struct CodesWarp {
         multiply_k<T>(x[1][set], low, high, 1, q_low, q_high);
       }
     }
-    float by[Sets][2];
+    float of_k[4] = {1.0f, 1.0f, 1.0f, 1.0f}, of_row[Sets][2];
+    const float of_v[4] = {1.0f, 1.0f, 1.0f, 1.0f};
 #pragma unroll
-    for (int i = 0; i < 2 * Sets; ++i) by[i / 2][i % 2] = cut.factor;
-    finish_scores(x, by, true, kind, block);
-    const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    for (int i = 0; i < 2 * Sets; ++i) of_row[i / 2][i % 2] = cut.factor;
+    finish_scores(x, of_k, of_row, true, kind, block);
     Weights weights;
-    state.template weigh<T>(x, ones, weights);
+    state.template weigh<T>(x, of_k, of_row, of_v, weights);
 #pragma unroll
     for (int p = 0; p < Pairs; ++p) {
       TileOperand low, high;
