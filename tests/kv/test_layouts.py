@@ -28,7 +28,8 @@ def test_bytes_by_the_formula(head_dim):
         for keep in range(1, head_dim + 1):
             row = head_dim // 8 + -(-keep // 8) * bits + scale
             assert Side(Sparse(keep, values)).block_bytes(head_dim) == 32 * row
-        assert Side(Dense(values)).block_bytes(head_dim) == 32 * (head_dim * bits // 8 + scale)
+        row = head_dim * bits // 8 if bits == 16 else -(-head_dim * bits // 64) * 8
+        assert Side(Dense(values)).block_bytes(head_dim) == 32 * (row + scale)
     # KIVI: scale and minimum in float16, per channel of 32 tokens or per 32 channels of a token.
     assert Dense("int4", "channel").format(head_dim).nbytes == 16 * head_dim + 4 * head_dim
     if head_dim % 32 == 0:
@@ -102,7 +103,7 @@ def test_keep_must_be_a_number():
             BlockFormat(64, wrong)
     with pytest.raises(TypeError, match=r"head_dim is 64.0; must be an integer"):
         BlockFormat(64.0)
-    with pytest.raises(TypeError, match="layout is 'dense'; must be Dense or Sparse"):
+    with pytest.raises(TypeError, match="layout is 'dense'; must be Dense, Sparse or Coded"):
         Side("dense")
     with pytest.raises(TypeError, match="keep is str; must be an int or a float"):
         Sparse("40")

@@ -1,0 +1,180 @@
+"""The recipe of coded rows: from rows of a text and the loss's gradient by them to a CodedBasis.
+
+A change e of a row changes the loss by about e . g, with the gradient g; its square, averaged over
+rows, is what codes shall keep small. Per layer and KV head:
+
+- K is centred, V is not (first blocks, whose tokens are far from all others, are left out).
+- s of a row is its length in a basis in which all directions are alike (Mahalanobis); rows are
+  z = x / s, and a relative error of them is worth G = E[(s g)(s g)^T].
+- The basis whitens G and diagonalises E[z z^T] in it: errors of its channels do not add up in the
+  loss, and the channels are not correlated. Channels are divided by their standard deviation and
+  sorted by their share of the loss.
+- The step of a channel for b bits is the best one for a normal distribution (BEST_STEP) times the
+  factor with the least mean square error on sampled rows.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.kv.coded_basis import SCALES, STEP_BITS, CodedBasis
+from gossamer.kv.shape import KVShape
+from gossamer.ops.kv_block import BLOCK_TOKENS
+from gossamer.ops.kv_profile import BEST_STEP
+
+CENTRED = {"k": True, "v": False}
+SAMPLES = 2048  # rows of a head that steps are chosen on
+RIDGE = 1e-3  # of the mean eigenvalue: directions that the text hardly had are not without limit
+FACTORS = tuple(0.5 * 1.08**i for i in range(24))  # 0.5 to 2.9
+SMALLEST = 1e-4
+
+
+class Rows:
+    """Rows of K or V after the first block of each window: moments, and a sample."""
+
+    def __init__(self, shape: KVShape, tokens: int) -> None:
+        """tokens: about as many as will come, for the sample."""
+        size = (shape.layers, shape.kv_heads, shape.head_dim)
+        self.sums = torch.zeros(size, dtype=torch.float64)
+        self.second = torch.zeros(*size, shape.head_dim, dtype=torch.float64)
+        self.counts = [0] * shape.layers
+        self.samples: list[list[Tensor]] = [[] for _ in range(shape.layers)]
+        self._every = max(1, tokens // SAMPLES)
+
+    def add(self, layer: int, x: Tensor) -> None:
+        """Count the rows [Hk, T, D] of one window."""
+        rows = x.detach()[:, BLOCK_TOKENS:]
+        wide = rows.to(torch.float64)
+        self.sums[layer] += wide.sum(1).cpu()
+        self.second[layer] += (wide.mT @ wide).cpu()
+        self.counts[layer] += rows.shape[1]
+        self.samples[layer].append(rows[:, :: self._every].float().cpu())
+
+    def mean(self, layer: int) -> Tensor:
+        return self.sums[layer] / max(1, self.counts[layer])
+
+    def spread(self, layer: int, mean: Tensor) -> Tensor:
+        """Second moment about `mean`, [Hk, D, D]."""
+        count = max(1, self.counts[layer])
+        first = self.sums[layer] / count
+        outer = first.unsqueeze(-1) * mean.unsqueeze(-2)
+        own = mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        return self.second[layer] / count - outer - outer.mT + own
+
+
+class Sensitivity:
+    """How much the loss depends on rows of K or V, in a second pass over the text.
+
+    gradients: E[g g^T]; relative: E[(s g)(s g)^T]; directions: E[z z^T]; all [L, Hk, D, D], sums.
+    """
+
+    def __init__(self, rows: Rows, centred: bool) -> None:
+        self._means, self._whiten = [], []
+        for layer in range(len(rows.samples)):
+            mean = rows.mean(layer)
+            self._means.append(mean if centred else torch.zeros_like(mean))
+            self._whiten.append(_power(rows.spread(layer, self._means[-1]), -0.5).float())
+        self.mean = torch.stack(self._means)
+        self.gradients, self.relative, self.directions = (
+            torch.zeros_like(rows.second) for _ in range(3)
+        )
+        self.counts = [0] * len(rows.samples)
+
+    def add(self, layer: int, x: Tensor, gradient: Tensor) -> None:
+        """Count the rows [Hk, T, D] of one window and the loss's gradient by them."""
+        rows, gradient = (t.detach()[:, BLOCK_TOKENS:].float() for t in (x, gradient))
+        centred = rows - self._means[layer].float().to(rows.device).unsqueeze(1)
+        scale = row_scale(centred @ self._whiten[layer].to(rows.device))
+        for sums, part in (
+            (self.gradients, gradient),
+            (self.relative, gradient * scale),
+            (self.directions, centred / scale),
+        ):
+            wide = part.to(torch.float64)
+            sums[layer] += (wide.mT @ wide).cpu()
+        self.counts[layer] += rows.shape[1]
+
+
+def row_scale(z: Tensor) -> Tensor:
+    """Root mean square of rows [..., D], [..., 1]."""
+    return z.square().mean(-1, keepdim=True).sqrt().clamp_min(SMALLEST)
+
+
+def coded_basis(rows: Rows, sensitivity: Sensitivity) -> CodedBasis:
+    """Layer by layer. Raises ValueError where something is not finite, or no row had a gradient."""
+    layers = [_Layer.fit(rows, sensitivity, layer) for layer in range(len(rows.samples))]
+    parts = (torch.stack([getattr(one, name) for one in layers]) for name in _Layer.NAMES)
+    return CodedBasis(sensitivity.mean.float(), *(part.float().contiguous() for part in parts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    NAMES = ("basis", "steps", "errors")
+
+    basis: Tensor
+    steps: Tensor
+    errors: Tensor
+
+    @classmethod
+    def fit(cls, rows: Rows, sensitivity: Sensitivity, layer: int) -> "_Layer":
+        count = max(1, sensitivity.counts[layer])
+        gradients, relative, directions = (
+            sums[layer] / count
+            for sums in (sensitivity.gradients, sensitivity.relative, sensitivity.directions)
+        )
+        if not all(bool(x.isfinite().all()) for x in (gradients, relative, directions)):
+            raise ValueError(f"rows or their gradients are not finite in layer {layer}")
+        basis, inverse = channels(directions, relative)
+        sample = torch.cat(rows.samples[layer], 1)
+        z = (sample - sensitivity.mean[layer].float().unsqueeze(1)) @ basis.float()
+        found = []
+        for scales in SCALES:
+            scale = row_scale(z) if scales == "row" else torch.ones_like(z[..., :1])
+            moment = relative if scales == "row" else gradients
+            worth = (inverse @ moment @ inverse.mT).diagonal(dim1=-2, dim2=-1).clamp_min(0)
+            steps, errors = best_steps(z / scale)
+            found.append((steps, errors * worth.unsqueeze(-2)))
+        steps, errors = (torch.stack(part, 1) for part in zip(*found, strict=True))
+        return cls(basis, steps, errors)
+
+
+def channels(directions: Tensor, relative: Tensor) -> tuple[Tensor, Tensor]:
+    """Basis [Hk, D, D] and its inverse, from E[z z^T] and E[(s g)(s g)^T]; float64."""
+    root, back = _power(relative, 0.5), _power(relative, -0.5)
+    axes = torch.linalg.eigh(root @ directions @ root)[1]
+    basis, inverse = root @ axes, axes.mT @ back
+    deviation = (basis.mT @ directions @ basis).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+    deviation = deviation.clamp_min(deviation.amax(-1, keepdim=True) * SMALLEST).clamp_min(1e-30)
+    basis, inverse = basis / deviation.unsqueeze(-2), inverse * deviation.unsqueeze(-1)
+    worth = (inverse @ relative @ inverse.mT).diagonal(dim1=-2, dim2=-1)
+    order = worth.argsort(-1, descending=True)
+    basis = basis.gather(-1, order.unsqueeze(-2).expand_as(basis))
+    return basis, inverse.gather(-2, order.unsqueeze(-1).expand_as(inverse))
+
+
+def best_steps(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Steps [Hk, 4, D] and mean square errors [Hk, 5, D] of rows z [Hk, N, D]; 0 bits last."""
+    steps, errors = [], []
+    for bits in STEP_BITS:
+        tried = torch.stack([_error(z, bits, BEST_STEP[bits] * factor) for factor in FACTORS])
+        least = tried.min(0)
+        steps.append(torch.tensor(FACTORS)[least.indices] * BEST_STEP[bits])
+        errors.append(least.values)
+    errors.append(z.square().mean(1))
+    return torch.stack(steps, 1), torch.stack(errors, 1)
+
+
+def _error(z: Tensor, bits: int, step: float) -> Tensor:
+    """Mean square error of codes of this step, [Hk, D]."""
+    half = 2 ** (bits - 1)
+    coded = ((z / step).floor_().clamp_(-half, half - 1) + 0.5).mul_(step)
+    return coded.sub_(z).square_().mean(1)
+
+
+def _power(moment: Tensor, exponent: float) -> Tensor:
+    """Of a positive semidefinite matrix [..., D, D], and a little of the identity."""
+    values, vectors = torch.linalg.eigh(moment)
+    ridge = values.clamp_min(0).mean(-1, keepdim=True).clamp_min(1e-30) * RIDGE
+    powers = (values.clamp_min(0) + ridge) ** exponent
+    return vectors @ torch.diag_embed(powers) @ vectors.mT
