@@ -25,7 +25,8 @@ class Basis:
     @cached_property
     def inverse(self) -> Tensor:
         """Of the matrix as it is, rounded or not; float64. Queries turn by its transpose."""
-        return torch.linalg.inv(self.matrix.to(torch.float64))
+        inverse: Tensor = torch.linalg.inv(self.matrix.to(torch.float64))
+        return inverse
 
     def part(self, layers: slice = slice(None), heads: slice = slice(None)) -> "Basis":
         """The same for some of the layers and KV heads."""

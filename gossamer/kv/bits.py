@@ -13,6 +13,7 @@ SCALE_BYTES = 2
 
 # Errors by bits (as GROUP_BITS) and group of channels, for rows without a scale and with one.
 Errors = dict[str, Sequence[Sequence[float]]]
+Best = tuple[float, tuple[int, ...]]  # an error, and the bits of the groups that have it
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,15 @@ def _no_room(nbytes: float) -> str:
     return f"{nbytes:g} bytes have no room for codes; a row of them takes at least {LINE_BYTES}"
 
 
-def _best_by_length(
-    table: Sequence[Sequence[float]], most: int
-) -> dict[int, tuple[float, tuple[int, ...]]]:
+def _best_by_length(table: Sequence[Sequence[float]], most: int) -> dict[int, Best]:
     """Least error and its bits for rows of 8, 16, ... bytes; never more bits than the group before.
 
     Groups one after another; of all ways to spend so many bytes on those so far that end with so
     many bits, only the best can be part of the best.
     """
-    best = {(0, GROUP_BITS[0]): (0.0, ())}  # (bytes, least bits) -> error, bits
-    best_type = dict[tuple[int, int], tuple[float, tuple[int, ...]]]
+    best: dict[tuple[int, int], Best] = {(0, GROUP_BITS[0]): (0.0, ())}  # by bytes and last bits
     for group in range(len(table[0])):
-        longer: best_type = {}
+        longer: dict[tuple[int, int], Best] = {}
         for (used, last), (error, bits) in best.items():
             for level, width in enumerate(GROUP_BITS):
                 key = (used + width, width)
@@ -84,7 +82,7 @@ def _best_by_length(
                 if candidate[0] < longer.get(key, (math.inf, ()))[0]:
                     longer[key] = candidate
         best = longer
-    found: dict[int, tuple[float, tuple[int, ...]]] = {}
+    found: dict[int, Best] = {}
     for length in range(LINE_BYTES, most + 1, LINE_BYTES):
         fitting = [entry for (used, _), entry in best.items() if 0 < used <= length]
         if fitting:

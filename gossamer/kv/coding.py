@@ -177,4 +177,5 @@ def _power(moment: Tensor, exponent: float) -> Tensor:
     values, vectors = torch.linalg.eigh(moment)
     ridge = values.clamp_min(0).mean(-1, keepdim=True).clamp_min(1e-30) * RIDGE
     powers = (values.clamp_min(0) + ridge) ** exponent
-    return vectors @ torch.diag_embed(powers) @ vectors.mT
+    raised: Tensor = vectors @ torch.diag_embed(powers) @ vectors.mT
+    return raised

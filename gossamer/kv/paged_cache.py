@@ -95,7 +95,9 @@ class PagedCache:
         dense = [self._pool(spec.dense, dense_pages) for _ in range(0 if self.aliased else 2)]
         self._set(Pools(k, v, *(dense or (k, v))))
         group = spec.shape.query_heads // spec.shape.kv_heads
-        self._turn = spec.k_basis and QueryKeyTurn(spec.k_basis, group, spec.dtype, spec.device)
+        self._turn: QueryKeyTurn | None = None
+        if spec.k_basis is not None:
+            self._turn = QueryKeyTurn(spec.k_basis, group, spec.dtype, spec.device)
 
     def _pool(self, side: Side, pages: int) -> BlockStore:
         # Zeros: values that nobody wrote are weighted by 0, and 0 times NaN would be NaN.

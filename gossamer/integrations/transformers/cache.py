@@ -226,13 +226,12 @@ class SparseCache(Cache):  # type: ignore[misc]
     def _allocate(self, k: Tensor) -> None:
         config = KVConfig.of(self.kv, k.dtype)
         spec = CacheSpec.of(config, self.shape, k.dtype, k.device, self.calibration)
-        self._v_basis = None
-        basis = self.calibration and self.calibration.basis("v", spec.config.v)
-        if basis is not None:
+        known, self._v_basis = self.calibration, None
+        if known is not None and (basis := known.basis("v", spec.config.v)) is not None:
             # Applied to V and to outputs here: the model's weights stay as they are.
             basis = basis.rounded(k.dtype)
-            both = (x.to(k.device, k.dtype) for x in (basis.matrix, basis.inverse))
-            self._v_basis = next(both), next(both)
+            there, back = (x.to(k.device, k.dtype) for x in (basis.matrix, basis.inverse))
+            self._v_basis = there, back
         ring = Ring(spec, self.spare)
         self.rows = Rows(ring, [0] * k.shape[0])
         self.layers = [
