@@ -14,6 +14,7 @@ from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
 from gossamer.masks import Mask
 from gossamer.models import Shard, Source, load_decoder, source_fingerprint
+from gossamer.models.random import RandomSource
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 CPU_MEMORY = 2 << 30
@@ -109,13 +110,27 @@ def cache_config(
     return kv, calibration
 
 
+def sized_cache(config: EngineConfig, source: Source, dtype: torch.dtype) -> KVConfig:
+    """The cache with all bits known, for whoever asks for its bytes before there is an engine.
+
+    Raises ValueError for one that cannot be; whose calibration it is, `cache_config` checks.
+    """
+    kv = KVConfig.of(config.kv, dtype)
+    path = config.calibration or source.calibration
+    if kv.resolved or (path is None and not isinstance(source, RandomSource)):
+        return kv.resolve(None)
+    shape = source.config.kv_shape
+    known = Calibration.blank(shape, source.name) if path is None else Calibration.load(path)
+    return kv.resolve(known)
+
+
 def _calibration(config: EngineConfig, source: Source, kv: KVConfig) -> Calibration:
     """Checked to belong to this model; of random weights, there is nothing to measure."""
     path = config.calibration or source.calibration
     if path is not None:
         return Calibration.load(path, source_fingerprint(source))
-    if config.random_weights:
-        return Calibration.blank(source_fingerprint(source), source.name)
+    if isinstance(source, RandomSource):
+        return Calibration.blank(source.config.kv_shape, source.name)
     raise ValueError(f"kv is {kv}, which needs a calibration; make one by `gossamer calibrate`")
 
 

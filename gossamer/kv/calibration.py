@@ -22,7 +22,7 @@ from gossamer.kv.bases import Basis
 from gossamer.kv.bits import Errors, pick_bits, pick_both
 from gossamer.kv.coded_basis import CodedBasis
 from gossamer.kv.extras import import_extra
-from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.fingerprint import SKETCHES, Fingerprint
 from gossamer.kv.layouts import Coded, Layout, Side
 from gossamer.kv.manifest import AGAIN, Manifest
 from gossamer.kv.policies import POLICIES, statistics
@@ -199,13 +199,13 @@ class Calibration:
         return cls(manifest, bases.k_basis, bases.v_basis, bases.ranks, bases.coded)
 
     @classmethod
-    def blank(cls, fingerprint: Fingerprint, model: str) -> Self:
+    def blank(cls, shape: KVShape, model: str) -> Self:
         """Of a model whose weights are random: speed depends on shapes alone."""
-        shape = fingerprint.shape
+        sketches = ((0.0,) * SKETCHES,) * shape.layers
         size = (shape.layers, shape.kv_heads, shape.head_dim)
         basis = torch.eye(shape.head_dim).repeat(*size[:2], 1, 1)
         ranks = {name: torch.ones(size) for name in rank_names()}
-        manifest = Manifest(model, fingerprint, "", 0, "", "", "")
+        manifest = Manifest(model, Fingerprint(shape, sketches, sketches), "", 0, "", "", "")
         coded = {name: CodedBasis.blank(shape) for name in ("k", "v")}
         return cls(manifest, basis, basis, ranks, coded)
 
