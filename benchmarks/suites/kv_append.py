@@ -38,6 +38,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
         KVCase(sequences, 8, 128, 40),
         KVCase(sequences, 8, 128, 40, "int8"),
         KVCase(sequences, 8, 128, None),
+        KVCase(sequences, 8, 128, None, "int4"),
     ):
         for graph in (False, True) if device == "cuda" else (False,):
             yield Case(

@@ -80,7 +80,11 @@ class KVCase:
 def stored_cases(device: str, quick: bool) -> list[KVCase]:
     """Long prompts of a model with 8 KV heads of 128, and other head dimensions."""
     if quick:
-        return [KVCase(64, 2, 64, 24), KVCase(64, 2, 64, 32, "int4", "channel")]
+        return [
+            KVCase(64, 2, 64, 24),
+            KVCase(64, 2, 64, 32, "int4", "channel"),
+            KVCase(64, 2, 64, None, "int4"),
+        ]
     tokens = 65_536 if device == "cuda" else 2_048
     cases = [
         KVCase(tokens, 8, 128, 40),
@@ -90,8 +94,11 @@ def stored_cases(device: str, quick: bool) -> list[KVCase]:
         KVCase(tokens, 8, 128, 40, "int4"),
         KVCase(tokens, 8, 128, 64, "int4", "channel"),
         KVCase(tokens, 8, 128, None),
+        KVCase(tokens, 8, 128, None, "int8"),
+        KVCase(tokens, 8, 128, None, "int4"),
         KVCase(tokens, 8, 128, None, "int4", "channel"),
         KVCase(tokens, 8, 128, None, "int4", "group"),
+        KVCase(tokens, 8, 128, None, "8x8+4x56+3x24+2x32+0x8", "row"),
     ]
     if device == "cuda":
         cases += [KVCase(tokens, 8, d, d // 4 // 8 * 8) for d in (64, 80, 96, 256)]

@@ -33,9 +33,9 @@ void parse_profile(const char* op, const std::string& text, KvFormat& f) {
     const size_t end = std::min(text.find('+', at), text.size());
     int bits = -1, channels = 0, length = 0;
     const std::string run = text.substr(at, end - at);
-    STD_TORCH_CHECK(std::sscanf(run.c_str(), "%4dx%4d%n", &bits, &channels, &length) == 2 &&
-                        length == static_cast<int>(run.size()),
-                    op, ": bits are ", text.c_str());
+    STD_TORCH_CHECK(
+        std::sscanf(run.c_str(), "%4dx%4d%n", &bits, &channels, &length) == 2 && length == static_cast<int>(run.size()),
+        op, ": bits are ", text.c_str());
     STD_TORCH_CHECK(bits == 8 || bits == 4 || bits == 3 || bits == 2 || bits == 0, op, ": ", run.c_str(), " has ", bits,
                     " bits");
     STD_TORCH_CHECK(channels > 0 && channels % kChunk == 0 && groups + channels / kChunk <= kMaxGroups, op, ": ",

@@ -10,9 +10,10 @@ constexpr int kChunk = 8;   // values; a chunk of b-bit values is b bytes
 constexpr int kGroup = 32;  // channels that share a scale in Scales::group
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxGroups = kMaxHeadDim / kChunk;  // of 8 channels, of a dense row of codes
-constexpr int kCodeChunk = 512;                   // bytes: 16 of each token, 8 cells of 16 bits (gossamer/ops/kv_profile.py)
+constexpr int kCodeChunk = 512;  // bytes: 16 of each token, 8 cells of 16 bits (gossamer/ops/kv_profile.py)
 constexpr float kFp8Max = 448.0f;
-constexpr uint32_t kInfinity = 0x7f800000u;  // as the bits of a float
+constexpr float kBestStep[] = {0, 0, 0.9957f, 0.5860f, 0.3352f, 0, 0, 0, 0.0308f};  // by bits: BEST_STEP there
+constexpr uint32_t kInfinity = 0x7f800000u;                                         // as the bits of a float
 constexpr uint32_t kNanRank = kInfinity + 1;
 constexpr uint16_t kHalfNan = 0x7e00;
 
@@ -31,9 +32,9 @@ struct KvFormat {
   int scales_at;
   int block_bytes;
   // Dense rows of codes (row_bytes > 0), as Profile in gossamer/ops/kv_profile.py.
-  int row_bytes;                   // a multiple of 8; also the bits of a column's line
-  uint8_t group_bits[kMaxGroups];  // of each group of 8 channels: 8, 4, 3, 2 or 0
-  uint8_t group_at[kMaxGroups];    // where its field is in the line; of 3 bits: the lower two
+  int row_bytes;                    // a multiple of 8; also the bits of a column's line
+  uint8_t group_bits[kMaxGroups];   // of each group of 8 channels: 8, 4, 3, 2 or 0
+  uint8_t group_at[kMaxGroups];     // where its field is in the line; of 3 bits: the lower two
   uint8_t group_third[kMaxGroups];  // of 3 bits: the third
 
   bool has_codes() const { return row_bytes > 0; }

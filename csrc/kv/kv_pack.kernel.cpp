@@ -1,6 +1,6 @@
 #include "kv/kv_pack.kernel.h"
 
-#include "kv/codec.kernel.h"
+#include "kv/profile.kernel.h"
 #include "kv/select.kernel.h"
 
 namespace gossamer {
@@ -69,10 +69,12 @@ GOSSAMER_INLINE void store_chunks(const KvFormat& f, const uint8_t* bytes, int t
   }
 }
 
-GOSSAMER_INLINE void store_codes(const KvFormat& f, const int32_t* codes, int token, uint8_t* block) {
+// Dense codes from `least` on, those of sparse rows in two's complement.
+GOSSAMER_INLINE void store_codes(const KvFormat& f, const int32_t* codes, int least, int token, uint8_t* block) {
+  if (f.has_codes()) return store_profile(f, codes, least, token, block);
   const uint64_t mask = (1u << f.bits) - 1;
   for (int c = 0; c < f.chunks; ++c) {
-    uint64_t word = 0;  // little-endian, like every machine this runs on
+    uint64_t word = 0;
     for (int k = 0; k < kChunk; ++k) word |= (static_cast<uint64_t>(codes[c * kChunk + k]) & mask) << (k * f.bits);
     std::memcpy(block + f.values_at + (c * kBlockTokens + token) * f.bits, &word, f.bits);
   }
@@ -85,28 +87,35 @@ GOSSAMER_INLINE void store_floats(const KvFormat& f, const float* entries, int t
   store_chunks(f, reinterpret_cast<const uint8_t*>(narrow), token, block);
 }
 
+// One scale and minimum for 32 channels.
+GOSSAMER_INLINE void store_groups(const KvFormat& f, const float* entries, int token, uint8_t* block) {
+  alignas(64) int32_t codes[kRowBuffer];
+  for (int g = 0; g < f.head_dim / kGroup; ++g) {
+    const float* x = entries + g * kGroup;
+    const Range range = range_of(x, kGroup, x[0]);
+    const Asymmetric a = asymmetric(range.low, range.high, range.finite, f.bits);
+    quantize(x, kGroup, a.low, a.factor, 0, (1 << f.bits) - 1, codes + g * kGroup);
+    uint8_t* to = block + f.scales_at + (2 * g * kBlockTokens + token) * 2;
+    std::memcpy(to, &a.scale, 2);
+    std::memcpy(to + 2 * kBlockTokens, &a.minimum, 2);
+  }
+  store_codes(f, codes, 0, token, block);
+}
+
 // `entries` is followed by zeros up to a whole number of vectors.
 GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, int token, uint8_t* block) {
   if (f.values == Values::f32) return store_floats<float>(f, entries, token, block);
   if (f.values == Values::f16) return store_floats<f16_t>(f, entries, token, block);
   if (f.values == Values::bf16) return store_floats<bf16_t>(f, entries, token, block);
+  if (f.scales == Scales::group) return store_groups(f, entries, token, block);
   alignas(64) int32_t codes[kRowBuffer];
   const int n = f.chunks * kChunk;
-  if (f.scales == Scales::group) {
-    for (int g = 0; g < n / kGroup; ++g) {
-      const float* x = entries + g * kGroup;
-      const Range range = range_of(x, kGroup, x[0]);
-      const Asymmetric a = asymmetric(range.low, range.high, range.finite, f.bits);
-      quantize(x, kGroup, a.low, a.factor, 0, (1 << f.bits) - 1, codes + g * kGroup);
-      const uint16_t both[2] = {a.scale, a.minimum};
-      std::memcpy(block + f.scales_at + (g * kBlockTokens + token) * 4, both, 4);
-    }
-  } else {
-    const uint16_t scale =
-        f.values == Values::fp8 ? encode_fp8(entries, n, codes) : encode_signed(entries, n, f.bits, codes);
-    std::memcpy(block + f.scales_at + token * 2, &scale, 2);
-  }
-  store_codes(f, codes, token, block);
+  const bool coded = f.values == Values::profile, fp8 = f.values == Values::fp8;
+  const uint16_t scale = coded ? encode_profile(f, entries, codes)
+                         : fp8 ? encode_fp8(entries, n, codes)
+                               : encode_signed(entries, n, f.bits, codes);
+  if (f.scales == Scales::row) std::memcpy(block + f.scales_at + token * 2, &scale, 2);
+  store_codes(f, codes, coded || fp8 ? 0 : -(1 << (f.bits - 1)), token, block);
 }
 
 // One scale and minimum per channel, over the entries that stay; returned for all channels.
@@ -135,8 +144,8 @@ GOSSAMER_INLINE void channel_scales(const KvFormat& f, const Row* rows, Asymmetr
   for (int c = 0; c < f.head_dim; ++c) {
     const bool used = low[c] <= high[c];
     scales[c] = asymmetric(used ? low[c] : 0, used ? high[c] : 0, bad[c] == 0, f.bits);
-    const uint16_t both[2] = {scales[c].scale, scales[c].minimum};
-    std::memcpy(block + f.scales_at + c * 4, both, 4);
+    std::memcpy(block + f.scales_at + c * 2, &scales[c].scale, 2);
+    std::memcpy(block + f.scales_at + (f.head_dim + c) * 2, &scales[c].minimum, 2);
   }
 }
 
@@ -153,7 +162,7 @@ GOSSAMER_INLINE void store_row_by_channel(const KvFormat& f, const Row& row, con
     const float most = static_cast<float>((1 << f.bits) - 1);
     codes[i] = y == y ? static_cast<int32_t>(__builtin_lrintf(y < 0 ? 0 : y > most ? most : y)) : 0;
   }
-  store_codes(f, codes, token, block);
+  store_codes(f, codes, 0, token, block);
 }
 
 template <class T>

@@ -2,7 +2,7 @@
 // Include from *.kernel.cpp files alone.
 #pragma once
 
-#include "kv/codec.kernel.h"
+#include "kv/profile.kernel.h"
 
 namespace gossamer {
 namespace {
@@ -113,7 +113,31 @@ GOSSAMER_INLINE void load_codes(const KvFormat& f, const uint8_t* block, int beg
   return load_chunks<CodeChunk<Bits, false>>(f, block, begin, end, x, stride);
 }
 
+// Dense rows of codes as numbers: less what is in the middle of the range where they have signs.
+GOSSAMER_INLINE void load_profile(const KvFormat& f, const uint8_t* block, int begin, int end, float* x, int stride) {
+  const bool coded = f.values == Values::profile, is_signed = f.scales == Scales::row;
+  for (int t = begin; t < end; ++t) {
+    Line line;
+    load_line(f, block, t, line);
+    for (int g = 0; g < f.chunks; ++g) {
+      float* to = x + (t - begin) * stride + g * kChunk;
+      uint8_t codes[kChunk];
+      const uint64_t word = group_codes(f, line, g);
+      std::memcpy(codes, &word, sizeof codes);
+      if (f.values == Values::fp8) {
+        Fp8Chunk::load(codes, to);
+        continue;
+      }
+      CodeChunk<8, false>::load(codes, to);
+      const float levels = static_cast<float>(1 << f.group_bits[g]);
+      const float middle = coded ? (levels - 1) / 2 : is_signed ? levels / 2 : 0;
+      for (int k = 0; k < kChunk; ++k) to[k] -= middle;
+    }
+  }
+}
+
 GOSSAMER_INLINE void load_values(const KvFormat& f, const uint8_t* block, int begin, int end, float* x, int stride) {
+  if (f.has_codes()) return load_profile(f, block, begin, end, x, stride);
   switch (f.values) {
     case Values::f32:
       return load_chunks<F32Chunk>(f, block, begin, end, x, stride);
@@ -131,6 +155,8 @@ GOSSAMER_INLINE void load_values(const KvFormat& f, const uint8_t* block, int be
       return load_codes<3>(f, block, begin, end, x, stride);
     case Values::i2:
       return load_codes<2>(f, block, begin, end, x, stride);
+    case Values::profile:
+      return;  // above
   }
 }
 
@@ -160,8 +186,8 @@ GOSSAMER_INLINE void load_entries(const KvFormat& f, const uint8_t* block, int b
   } else if (f.scales == Scales::group) {
     for (int g = 0; g < n / kGroup; ++g) {
       for (int t = begin; t < end; ++t) {
-        const uint8_t* p = block + f.scales_at + (g * kBlockTokens + t) * 4;
-        const float scale = half_at(p), minimum = half_at(p + 2);
+        const uint8_t* p = block + f.scales_at + (2 * g * kBlockTokens + t) * 2;
+        const float scale = half_at(p), minimum = half_at(p + 2 * kBlockTokens);
         for_chunks(x + (t - begin) * stride + g * kGroup, kGroup, [&](float& v) { v = v * scale + minimum; });
       }
     }
@@ -175,12 +201,10 @@ struct ChannelScales {
 
 // Zeros beyond head_dim, up to a multiple of 16.
 GOSSAMER_INLINE void load_channel_scales(const KvFormat& f, const uint8_t* block, ChannelScales& s) {
-  alignas(64) float both[2 * kMaxHeadDim];
+  alignas(64) float both[2 * kMaxHeadDim];  // whole vectors of these end with the block
   widen<f16_t>(block + f.scales_at, 2 * f.head_dim, both);
-  for (int c = 0; c < f.head_dim; ++c) {
-    s.scale[c] = both[2 * c];
-    s.minimum[c] = both[2 * c + 1];
-  }
+  std::memcpy(s.scale, both, f.head_dim * sizeof(float));
+  std::memcpy(s.minimum, both + f.head_dim, f.head_dim * sizeof(float));
   for (int c = f.head_dim; c % 16; ++c) s.scale[c] = s.minimum[c] = 0;
 }
 

@@ -236,10 +236,10 @@ def _encode_profile(x: Tensor, fmt: BlockFormat) -> tuple[Tensor, Tensor]:
     scale = torch.ones(x.shape[:-1], dtype=torch.float16, device=x.device)
     if fmt.scales == "row":
         # In float64, so that the order of the sum does not show in the float16 that is left of it.
-        squares = (x.double() * steps.double()).square().sum(-1) / int((steps > 0).sum())
+        kept = x.masked_fill(steps == 0, 0).double()  # what has no bits does not count, NaN either
+        squares = (kept * steps.double()).square().sum(-1) / int((steps > 0).sum())
         scale = squares.sqrt().float().half()
-        broken = ~x.masked_fill(steps == 0, 0).isfinite().all(-1) | ~scale.isfinite()
-        scale = scale.masked_fill(broken, float("nan"))
+        scale = scale.masked_fill(~scale.isfinite(), float("nan"))
     half = fmt.profile.by_channel({b: 2 ** (b - 1) for b in GROUP_BITS if b}, x.device)
     below = (x * _reciprocal(scale).unsqueeze(-1)).nan_to_num(0).floor()
     return (below + half).clamp_min(0).minimum((2 * half - 1).clamp_min(0)).long(), scale

@@ -207,12 +207,8 @@ def _blocks(fmt: BlockFormat, kv_heads: int, used: np.ndarray) -> tuple[Tensor, 
 
 def spoil(blocks: Tensor, fmt: BlockFormat, slots: np.ndarray, fill: int = 0xFF) -> None:
     """Fill all bytes of these slots, bool [slots], with ones: NaN as a float or a scale."""
-    parts, by_block = kv.Parts.of(blocks, fmt), slots.reshape(-1, 32)
-    np.moveaxis(parts.bitmap, 2, 1)[by_block] = fill
-    np.moveaxis(parts.values, 3, 1)[by_block] = fill
-    shape = parts.scales.shape[:2]
-    if fmt.scales == "row":
-        np.moveaxis(parts.scales.reshape(*shape, 32, 2), 2, 1)[by_block] = fill
-    elif fmt.scales == "group":
-        np.moveaxis(parts.scales.reshape(*shape, -1, 32, 4), 3, 1)[by_block] = fill
+    by_block = slots.reshape(-1, 32)
+    block, token = by_block.nonzero()
+    data = blocks.numpy().swapaxes(1, 2)  # [blocks, bytes, heads]
+    data[block[:, None], kv.token_bytes(fmt)[token]] = fill
     blocks.numpy()[by_block.all(1)] = fill

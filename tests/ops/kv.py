@@ -5,6 +5,7 @@ no code with the library.
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -28,11 +29,27 @@ FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @st.composite
+def profiles(draw: st.DrawFn, head_dim: int) -> str:
+    """Bits for each 8 channels, in one run of groups or in several."""
+    bits = draw(
+        st.lists(
+            st.sampled_from((8, 4, 3, 2, 0)), min_size=head_dim // 8, max_size=head_dim // 8
+        ).filter(any)
+    )
+    if draw(st.booleans()):
+        return "+".join(f"{b}x8" for b in bits)
+    return "+".join(f"{b}x{8 * len(list(run))}" for b, run in groupby(sorted(bits, reverse=True)))
+
+
+@st.composite
 def formats(draw: st.DrawFn) -> BlockFormat:
     """Every format there is."""
     head_dim = draw(st.sampled_from(HEAD_DIMS))
+    values = draw(st.sampled_from([*sorted(BITS), "a profile", "a profile"]))
+    if values == "a profile":
+        scales = draw(st.sampled_from(("none", "row")))
+        return BlockFormat(head_dim, None, draw(profiles(head_dim)), scales)
     keep = draw(st.none() | st.integers(1, head_dim))
-    values = draw(st.sampled_from(sorted(BITS)))
     scales = ["row"]
     if values.startswith("int"):
         scales.append("channel")
@@ -117,25 +134,109 @@ def selection(call: Call) -> np.ndarray:
     return mask
 
 
+def group_bits(fmt: BlockFormat) -> list[int]:
+    """Bits of each 8 channels of dense codes; none for other formats."""
+    if fmt.values in BITS:
+        codes = fmt.keep is None and fmt.values not in FLOATS
+        return [BITS[fmt.values]] * (fmt.head_dim // 8) if codes else []
+    runs = (run.split("x") for run in fmt.values.split("+"))
+    return [int(bits) for bits, channels in runs for _ in range(int(channels) // 8)]
+
+
+def row_bytes(fmt: BlockFormat) -> int:
+    """Of the values of a token."""
+    if bits := group_bits(fmt):
+        return -(-sum(bits) // 8) * 8
+    return -(-(fmt.keep or fmt.head_dim) // 8) * BITS[fmt.values]
+
+
+def _by_token(values: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    """Values [.., bytes of a block] -> [.., 32, bytes of a row].
+
+    Of dense codes that is [n][8 columns], 8 bits of the columns' lines after the other.
+    """
+    if not group_bits(fmt):
+        chunks = values.reshape(*values.shape[:-1], -1, 32, BITS[fmt.values])
+        return np.moveaxis(chunks, -2, -3).reshape(*values.shape[:-1], 32, -1)
+    whole = row_bytes(fmt) // 16
+    cells = values[..., : 512 * whole].reshape(*values.shape[:-1], whole, 32, 8, 2)
+    rows = np.moveaxis(cells, (-3, -1), (-4, -2)).reshape(*values.shape[:-1], 32, 16 * whole)
+    if row_bytes(fmt) == 16 * whole:
+        return rows
+    last = values[..., 512 * whole :].reshape(*values.shape[:-1], 2, 8, 8, 2)
+    # [half][token of 8][column][which 8] -> [half][which 8][token of 8][column]
+    last = np.moveaxis(last, -1, -3).reshape(*values.shape[:-1], 32, 8)
+    return np.concatenate([rows, last], -1)
+
+
 @dataclass(frozen=True)
 class Parts:
     """The parts of blocks by their documented offsets, as numpy bytes."""
 
     bitmap: np.ndarray  # [blocks, heads, 32, D / 8]
-    values: np.ndarray  # [blocks, heads, chunks, 32, bits]
+    values: np.ndarray  # [blocks, heads, 32, bytes of a row]
     scales: np.ndarray  # [blocks, heads, bytes]
 
     @classmethod
     def of(cls, blocks: Tensor, fmt: BlockFormat) -> "Parts":
         data = blocks.numpy()
         row = 0 if fmt.keep is None else fmt.head_dim // 8
-        chunks = -(-(fmt.keep or fmt.head_dim) // 8)
-        start, end = 32 * row, 32 * row + chunks * 32 * BITS[fmt.values]
+        start, end = 32 * row, 32 * row + 32 * row_bytes(fmt)
         return cls(
             data[..., :start].reshape(*data.shape[:2], 32, row),
-            data[..., start:end].reshape(*data.shape[:2], chunks, 32, BITS[fmt.values]),
+            _by_token(data[..., start:end], fmt),
             data[..., end:],
         )
+
+
+def token_bytes(fmt: BlockFormat) -> np.ndarray:
+    """Which bytes of a block are a token's alone: int [32, n]. The rest are scales per channel."""
+    parts = Parts.of(torch.arange(fmt.nbytes).view(1, 1, -1), fmt)
+    owned = [parts.bitmap[0, 0], parts.values[0, 0]]
+    if fmt.scales in ("row", "group"):
+        scales = parts.scales.reshape(-1, 32, 2)
+        owned.append(scales.swapaxes(0, 1).reshape(32, -1))
+    return np.concatenate(owned, -1)
+
+
+def _dense_codes(raw: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    """Rows of bytes [N, heads, bytes] to codes from 0 on [N, heads, D]."""
+    bits = group_bits(fmt)
+    bytes_ = raw.reshape(*raw.shape[:2], -1, 8)
+    lines = np.unpackbits(bytes_, axis=-1, bitorder="little").reshape(*bytes_.shape, 8)
+    lines = np.moveaxis(lines, -2, -3).reshape(*raw.shape[:2], 8, -1)  # [N, heads, column, bit]
+    codes = np.zeros((*raw.shape[:2], len(bits), 8))
+    at = 0
+    for width, owners, shift in ((8, [8], 0), (4, [4], 0), (2, [2, 3], 0), (1, [3], 2)):
+        for group in [g for g, b in enumerate(bits) if b in owners]:
+            field = lines[..., at : at + width] * 2.0 ** (shift + np.arange(width))
+            codes[..., group, :] += field.sum(-1)
+            at += width
+    return codes.reshape(*raw.shape[:2], -1)
+
+
+def _entries(raw: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    """Rows of bytes [N, heads, bytes] to stored values before their scales, float64."""
+    if fmt.values in FLOATS:
+        return torch.from_numpy(raw.copy()).view(FLOATS[fmt.values]).double().numpy()
+    if bits := group_bits(fmt):
+        codes = _dense_codes(raw, fmt)
+        if fmt.values == "fp8_e4m3":
+            return (
+                torch.from_numpy(codes.astype(np.uint8)).view(torch.float8_e4m3fn).double().numpy()
+            )
+        levels = 2.0 ** np.repeat(bits, 8)
+        if fmt.values not in BITS:
+            return codes - (levels - 1) / 2
+        return codes - levels / 2 if fmt.scales == "row" else codes
+    if fmt.values == "fp8_e4m3":
+        return torch.from_numpy(raw.copy()).view(torch.float8_e4m3fn).double().numpy()
+    width = BITS[fmt.values]
+    place = 2.0 ** np.arange(width)
+    if fmt.scales == "row":
+        place[-1] *= -1  # two's complement
+    bits = np.unpackbits(raw, axis=-1, bitorder="little").reshape(*raw.shape[:2], -1, width)
+    return (bits * place).sum(-1)
 
 
 def read(blocks: Tensor, call: Call) -> np.ndarray:
@@ -144,19 +245,7 @@ def read(blocks: Tensor, call: Call) -> np.ndarray:
         return np.zeros(call.x.shape)
     fmt, parts = call.fmt, Parts.of(blocks, call.fmt)
     block, token = call.slots.numpy() // 32, call.slots.numpy() % 32
-    raw = parts.values[block, :, :, token]  # [N, heads, chunks, bits]
-    if fmt.values in FLOATS:
-        entries = torch.from_numpy(raw.copy()).view(FLOATS[fmt.values]).double().numpy()
-    elif fmt.values == "fp8_e4m3":
-        entries = torch.from_numpy(raw.copy()).view(torch.float8_e4m3fn).double().numpy()
-    else:
-        width = BITS[fmt.values]
-        bits = np.unpackbits(raw, axis=-1, bitorder="little").reshape(*raw.shape[:3], 8, width)
-        place = 2.0 ** np.arange(width)
-        if fmt.scales == "row":
-            place[-1] *= -1  # two's complement
-        entries = (bits * place).sum(-1)
-    entries = entries.reshape(*raw.shape[:2], 8 * raw.shape[2])
+    entries = _entries(parts.values[block, :, token], fmt)
     x = np.zeros(call.x.shape)
     if fmt.keep is None:
         mask = np.ones(x.shape, dtype=bool)
@@ -182,11 +271,21 @@ def scales(blocks: Tensor, call: Call) -> tuple[np.ndarray, np.ndarray]:
     if fmt.scales == "row":
         return halves[block, :, token][..., None] * ones, 0 * ones
     if fmt.scales == "channel":
-        pairs = halves[block].reshape(*call.x.shape, 2)
+        both = halves[block].reshape(*call.x.shape[:2], 2, fmt.head_dim)
     else:
-        grouped = halves.reshape(*halves.shape[:2], fmt.head_dim // 32, 32, 2)
-        pairs = np.repeat(grouped[block, :, :, token], 32, axis=2)
-    return pairs[..., 0], pairs[..., 1]
+        grouped = halves.reshape(*halves.shape[:2], fmt.head_dim // 32, 2, 32)
+        both = np.repeat(grouped[block, :, :, :, token].swapaxes(2, 3), 32, axis=3)
+    return both[:, :, 0], both[:, :, 1]
+
+
+def wanted(blocks: Tensor, call: Call) -> np.ndarray:
+    """What should be stored, like x: the rows, in the range of a profile's bits."""
+    x = call.x.double().numpy()
+    if call.fmt.values in BITS:
+        return x
+    levels = 2.0 ** np.repeat(group_bits(call.fmt), 8)
+    end = np.where(levels == 1, 0, levels / 2) * scales(blocks, call)[0]
+    return np.clip(x, -end, end)
 
 
 def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
@@ -194,6 +293,8 @@ def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
     x = np.abs(call.x.double().numpy())
     scale, minimum = scales(blocks, call)
     step = np.abs(scale)
+    if call.fmt.values not in BITS:  # 0 bits have one value
+        step = step * (np.repeat(group_bits(call.fmt), 8) > 0)
     if call.fmt.values == "fp8_e4m3":  # the distance between neighbours at this size
         size = x / np.maximum(step, 1e-30)
         step = step * np.exp2(np.maximum(np.floor(np.log2(np.maximum(size, 1e-30))), -6) - 3)

@@ -76,6 +76,41 @@ BAD_CALLS = [
         "kv_pack: head_dim is 80; must be a multiple of 32 for scales 'group'",
     ),
     (
+        _args(keep=None, values="5x64", scales="none"),
+        ValueError,
+        "kv_pack: '5x64' has 5 bits; must be 8, 4, 3, 2 or 0",
+    ),
+    (
+        _args(keep=None, values="4x40+2x20", scales="none"),
+        ValueError,
+        "kv_pack: '2x20' has 20 channels; must be a multiple of 8",
+    ),
+    (
+        _args(keep=None, values="8x16+4x40", scales="none"),
+        ValueError,
+        "kv_pack: values is '8x16+4x40', which is 56 channels; must add up to 64, the head_dim",
+    ),
+    (
+        _args(keep=None, values="8x16+x48", scales="none"),
+        ValueError,
+        "kv_pack: bits are '8x16+x48'; must be like 8x16+4x40+2x8: bits x channels, and so on",
+    ),
+    (
+        _args(keep=None, values="0x64", scales="none"),
+        ValueError,
+        "kv_pack: bits are '0x64'; must be more than 0 somewhere",
+    ),
+    (
+        _args(values="4x64", scales="none"),
+        ValueError,
+        "kv_pack: values is '4x64'; must be one type where rows are sparse",
+    ),
+    (
+        _args(keep=None, values="4x64", scales="group"),
+        ValueError,
+        "kv_pack: scales is 'group'; must be 'none' or 'row' for dense 4x64",
+    ),
+    (
         _args(blocks=torch.zeros(4, 3, FMT.nbytes)),
         TypeError,
         "kv_pack: blocks has dtype float32; must be uint8",

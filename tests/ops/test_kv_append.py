@@ -37,6 +37,11 @@ BAD_CALLS = [
         "kv_append: scales is 'channel'; must be 'none', 'row' or 'group'",
     ),
     (
+        _args(keep=None, values="4x72"),
+        ValueError,
+        "kv_append: values is '4x72', which is 72 channels; must add up to 64, the head_dim",
+    ),
+    (
         _args(block_table=torch.zeros(2, 2, dtype=torch.int64)),
         TypeError,
         "kv_append: block_table has dtype int64; must be int32",

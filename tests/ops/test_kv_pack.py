@@ -6,7 +6,17 @@ import torch
 from hypothesis import given, settings
 
 from gossamer.ops import OPS, BlockFormat, kv_pack, kv_unpack
-from tests.ops.kv import BITS, FLOATS, Parts, allowed_error, calls, read, rows, selection
+from tests.ops.kv import (
+    FLOATS,
+    allowed_error,
+    calls,
+    read,
+    row_bytes,
+    rows,
+    selection,
+    token_bytes,
+    wanted,
+)
 from tests.ops.kv_pack_errors import BAD_CALLS, BAD_VALUES, CHANNEL, FMT
 from tests.ops.spec import LAYOUTS, runs
 
@@ -36,7 +46,7 @@ def test_what_comes_back_is_what_was_selected(op, backend, device, call):
         stored = x.to(FLOATS[call.fmt.values]).double().numpy()
         assert np.array_equal(back, np.where(mask, stored, 0))
         return
-    want = np.where(mask, x.double().numpy(), 0)
+    want = np.where(mask, wanted(blocks, call), 0)
     assert (np.abs(back - want) <= np.where(mask, allowed_error(blocks, call), 0)).all()
 
 
@@ -48,30 +58,21 @@ def test_every_backend_writes_the_same_bytes_and_no_others(op, backend, device, 
     blocks = packed(call, backend, device, fill)
     assert torch.equal(blocks, packed(call, "reference", "cpu", fill))
     row = 0 if call.fmt.keep is None else call.fmt.head_dim // 8
-    chunks = -(-(call.fmt.keep or call.fmt.head_dim) // 8)
     shared = {
         "none": 0,
         "row": 64,
         "channel": 4 * call.fmt.head_dim,
         "group": 4 * call.fmt.head_dim,
     }
-    size = 32 * row + chunks * 32 * BITS[call.fmt.values] + shared[call.fmt.scales]
+    size = 32 * row + 32 * row_bytes(call.fmt) + shared[call.fmt.scales]
     assert blocks.shape[-1] == size
     # A slot that was not named keeps all its bytes.
     untouched = torch.ones(call.num_blocks * 32, dtype=torch.bool)
     untouched[call.slots[call.slots >= 0]] = False
-    untouched = untouched.view(-1, 32).numpy()
-    parts = Parts.of(blocks, call.fmt)
-    assert (np.moveaxis(parts.bitmap, 2, 1)[untouched] == fill).all()
-    assert (np.moveaxis(parts.values, 3, 1)[untouched] == fill).all()
-    if call.fmt.scales == "row":
-        by_token = parts.scales.reshape(*parts.scales.shape[:2], 32, 2)
-        assert (np.moveaxis(by_token, 2, 1)[untouched] == fill).all()
-    elif call.fmt.scales == "group":
-        by_token = parts.scales.reshape(*parts.scales.shape[:2], -1, 32, 4)
-        assert (np.moveaxis(by_token, 3, 1)[untouched] == fill).all()
-    else:
-        assert (parts.scales[untouched.all(1)] == fill).all()
+    untouched = untouched.view(-1, 32)
+    by_token = blocks[:, :, torch.from_numpy(token_bytes(call.fmt))]  # [blocks, heads, 32, n]
+    assert (by_token.transpose(1, 2)[untouched] == fill).all()
+    assert (blocks[untouched.all(1)] == fill).all()
 
 
 @pytest.mark.parametrize(("op", "backend", "device"), RUNS)

@@ -42,6 +42,16 @@ BAD_CALLS = [
         "the bytes of a block of this format",
     ),
     (
+        _args(keep=None, values="4x56"),
+        ValueError,
+        "kv_unpack: values is '4x56', which is 56 channels; must add up to 64, the head_dim",
+    ),
+    (
+        _args(keep=None, values="6x64"),
+        ValueError,
+        "kv_unpack: '6x64' has 6 bits; must be 8, 4, 3, 2 or 0",
+    ),
+    (
         _args(slots=torch.tensor([[5]])),
         ValueError,
         "kv_unpack: slots has 2 dimensions; must have 1",
