@@ -25,7 +25,8 @@ from gossamer.ops.kv_profile import BEST_STEP
 
 CENTRED = {"k": True, "v": False}
 SAMPLES = 2048  # rows of a head that steps are chosen on
-RIDGE = 1e-3  # of the mean eigenvalue: directions that the text hardly had are not without limit
+# Of the mean eigenvalue, added to all: what the text hardly had is not without limit.
+RIDGE, LENGTH_RIDGE = 1e-3, 1e-6
 FACTORS = tuple(0.5 * 1.08**i for i in range(24))  # 0.5 to 2.9
 SMALLEST = 1e-4
 
@@ -72,9 +73,10 @@ class Sensitivity:
     def __init__(self, rows: Rows, centred: bool) -> None:
         self._means, self._whiten = [], []
         for layer in range(len(rows.samples)):
-            mean = rows.mean(layer)
-            self._means.append(mean if centred else torch.zeros_like(mean))
-            self._whiten.append(_power(rows.spread(layer, self._means[-1]), -0.5).float())
+            mean = rows.mean(layer) if centred else torch.zeros_like(rows.sums[layer])
+            spread = rows.spread(layer, mean)
+            self._means.append(mean)
+            self._whiten.append(_power(spread, -0.5, LENGTH_RIDGE).float())
         self.mean = torch.stack(self._means)
         self.gradients, self.relative, self.directions = (
             torch.zeros_like(rows.second) for _ in range(3)
@@ -141,7 +143,7 @@ class _Layer:
 
 def channels(directions: Tensor, relative: Tensor) -> tuple[Tensor, Tensor]:
     """Basis [Hk, D, D] and its inverse, from E[z z^T] and E[(s g)(s g)^T]; float64."""
-    root, back = _power(relative, 0.5), _power(relative, -0.5)
+    root, back = _power(relative, 0.5, RIDGE), _power(relative, -0.5, RIDGE)
     axes = torch.linalg.eigh(root @ directions @ root)[1]
     basis, inverse = root @ axes, axes.mT @ back
     deviation = (basis.mT @ directions @ basis).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
@@ -172,10 +174,10 @@ def _error(z: Tensor, bits: int, step: float) -> Tensor:
     return coded.sub_(z).square_().mean(1)
 
 
-def _power(moment: Tensor, exponent: float) -> Tensor:
+def _power(moment: Tensor, exponent: float, ridge: float) -> Tensor:
     """Of a positive semidefinite matrix [..., D, D], and a little of the identity."""
     values, vectors = torch.linalg.eigh(moment)
-    ridge = values.clamp_min(0).mean(-1, keepdim=True).clamp_min(1e-30) * RIDGE
-    powers = (values.clamp_min(0) + ridge) ** exponent
+    least = values.clamp_min(0).mean(-1, keepdim=True).clamp_min(1e-30) * ridge
+    powers = (values.clamp_min(0) + least) ** exponent
     raised: Tensor = vectors @ torch.diag_embed(powers) @ vectors.mT
     return raised
