@@ -86,6 +86,8 @@ void run(const DecodeCall& call, const Schedule& schedule) {
   torch::stable::parallel_for(0, items, 1, [&](int64_t, int64_t) {
     // Whoever is free takes the next one: items differ in length, and threads in speed.
     const std::unique_ptr<DecodeScratch> scratch(new DecodeScratch);
+    if (call.work.main.k.has_codes()) set_code_planes(call.work.main.k, scratch->codes.k_planes);
+    if (call.work.main.v.has_codes()) set_code_planes(call.work.main.v, scratch->codes.v_planes);
     for (int64_t i = next++; i < items; i = next++) {
       blocks(call.work, call.dtype, schedule.items[i], *scratch, partials.get() + i * floats);
     }

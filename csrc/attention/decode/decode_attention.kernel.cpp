@@ -1,5 +1,6 @@
 #include "attention/decode/decode_attention.kernel.h"
 
+#include "attention/decode/code_steps.kernel.h"
 #include "attention/decode/expand.kernel.h"
 #include "attention/shared/softmax.kernel.h"
 
@@ -90,6 +91,35 @@ GOSSAMER_INLINE int64_t find_block(const DecodeParams& w, const DecodePool& pool
   return page * w.page_blocks + block % w.page_blocks;
 }
 
+GOSSAMER_INLINE void score_block(const Walk& walk, const KvFormat& f, const uint8_t* block, int first, int rows,
+                                 const Ahead& ahead) {
+  DecodeScratch& scratch = walk.scratch;
+  const FloatRows q{walk.q[first], walk.q.stride};
+  if (f.has_codes()) {
+    const CodeStep step{f, scratch.codes.k_planes, scratch.codes, block, first, rows};
+    return score_codes(step, q, scratch.terms, scratch.scores, ahead);
+  }
+  with_rows(walk, f, block, rows, [&](const auto& keys) {
+    score_rows(keys, walk.slices, rows, q, scratch.terms, scratch.scores, ahead);
+  });
+}
+
+GOSSAMER_INLINE void add_block(const Walk& walk, const KvFormat& f, const uint8_t* block, int first, int rows,
+                               const Weights& weights) {
+  DecodeScratch& scratch = walk.scratch;
+  const FloatRows sums{walk.sums[first], walk.sums.stride};
+  if (f.has_codes()) {
+    const CodeStep step{f, scratch.codes.v_planes, scratch.codes, block, first, rows};
+    return add_codes(step, scratch.scores, weights, sums);
+  }
+  with_rows(walk, f, block, rows, [&](const auto& values) { value_rows(values, walk.slices, rows, weights, sums); });
+  if (!walk.w.main.v.has_codes()) return;
+  const int lanes = scratch.codes.v_planes.lanes();  // a block of the window: sums of codes shrink too
+  for (int r = 0; r < rows; ++r) {
+    if (weights.shrink[r] != 1) multiply_by(scratch.codes.sums + (first + r) * lanes, weights.shrink[r], lanes);
+  }
+}
+
 // Block `at` of a pool; `next` is the one that probably follows.
 __attribute__((noinline)) static void attend(const Walk& walk, const DecodePool& pool, const Seen& seen, int64_t at,
                                              int64_t next) {
@@ -98,18 +128,27 @@ __attribute__((noinline)) static void attend(const Walk& walk, const DecodePool&
   const int first = seen.first_query * w.group, rows = seen.queries * w.group;
   const Ahead next_k{k_block(walk, pool, next), pool.k.block_bytes / kBlockTokens};
   const Ahead next_v{v_block(walk, pool, next), pool.v.block_bytes / kBlockTokens};
-  with_rows(walk, pool.k, k_block(walk, pool, at), rows, [&](const auto& keys) {
-    score_rows(keys, walk.slices, rows, {walk.q[first], walk.q.stride}, scratch.terms, scratch.scores, next_k);
-  });
+  score_block(walk, pool.k, k_block(walk, pool, at), first, rows, next_k);
   for (int r = 0; r < rows; ++r) {
     const int i = r / w.group;
     scratch.shrink[r] = weigh(scratch.scores + r * kBlockTokens, seen.begin[i], seen.end[i], w.softcap,
                               {walk.maxima + first + r, scratch.totals + (first + r) * kLanes});
   }
-  with_rows(walk, pool.v, v_block(walk, pool, at), rows, [&](const auto& values) {
-    value_rows(values, walk.slices, rows, {scratch.scores, scratch.shrink, seen.least, seen.most, next_v},
-               {walk.sums[first], walk.sums.stride});
-  });
+  add_block(walk, pool.v, v_block(walk, pool, at), first, rows,
+            {scratch.scores, scratch.shrink, seen.least, seen.most, next_v});
+}
+
+// Queries in, sums to zero.
+template <class T>
+GOSSAMER_INLINE void start(const Walk& walk, const DecodePartial& shape, int sequence) {
+  DecodeScratch& scratch = walk.scratch;
+  CodeScratch& codes = scratch.codes;
+  load_queries<T>(walk, sequence);
+  if (walk.w.main.k.has_codes()) set_code_queries(walk.w.main.k, walk.q, shape.rows, codes);
+  if (walk.w.main.v.has_codes()) std::memset(codes.sums, 0, shape.rows * codes.v_planes.lanes() * sizeof(float));
+  std::memset(walk.sums.data, 0, shape.rows * shape.padded_dim * sizeof(float));
+  std::memset(scratch.totals, 0, shape.rows * kLanes * sizeof(float));
+  for (int r = 0; r < shape.rows; ++r) walk.maxima[r] = kNothing;
 }
 
 template <class T>
@@ -123,10 +162,7 @@ void blocks_of_item(const DecodeParams& w, const DecodeItem& item, DecodeScratch
                   item.kv_head,
                   (w.head_dim + kLanes - 1) / kLanes,
                   shape.padded_dim};
-  load_queries<T>(walk, item.sequence);
-  std::memset(partial, 0, shape.rows * shape.padded_dim * sizeof(float));
-  std::memset(scratch.totals, 0, shape.rows * kLanes * sizeof(float));
-  for (int r = 0; r < shape.rows; ++r) walk.maxima[r] = kNothing;
+  start<T>(walk, shape, item.sequence);
   for (int block = item.begin; block < item.end; ++block) {
     const DecodePool* const pools[2] = {&w.main, &w.dense};
     for (const DecodePool* pool : pools) {
@@ -138,6 +174,7 @@ void blocks_of_item(const DecodeParams& w, const DecodeItem& item, DecodeScratch
       attend(walk, *pool, seen, at, next >= 0 && next < pool->num_blocks ? next : at);
     }
   }
+  if (w.main.v.has_codes()) add_code_sums(scratch.codes, shape.rows, walk.sums);
   for (int r = 0; r < shape.rows; ++r) walk.maxima[shape.rows + r] = sum(load(scratch.totals + r * kLanes));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "attention/decode/code_planes.h"
 #include "attention/decode/params.h"
 #include "gossamer/common.h"
 #include "gossamer/cpu/isa.h"
@@ -26,6 +27,22 @@ static constexpr DecodePartial decode_partial(const DecodeParams& work) {
   return {rows, padded, (static_cast<int64_t>(rows) * (padded + 2) + 15) / 16 * 16};
 }
 
+constexpr int kMaxScaleGroups = kMaxHeadDim / kGroup;
+
+// Working memory of a thread for dense codes; only the planes are there from the start, of formats that have codes.
+struct alignas(64) CodeScratch {
+  float rows[kBlockTokens * kMaxLanes];
+  float q[kMaxDecodeRows * kMaxLanes];  // queries in the order of lanes
+  float block_rows[kMaxDecodeRows * kMaxLanes];  // queries times scales, or sums of values, of one block
+  float sums[kMaxDecodeRows * kMaxLanes];        // of values, in the order of lanes
+  float q_rest[kMaxDecodeRows];                  // queries times what is added to codes
+  float q_groups[kMaxDecodeRows * kMaxScaleGroups];  // sums of queries over 32 channels
+  float lane_scales[kMaxLanes];
+  float scales[kMaxScaleGroups * kBlockTokens], minima[kMaxScaleGroups * kBlockTokens];
+  uint8_t last_chunk[kCodeChunk];
+  CodePlanes k_planes, v_planes;
+};
+
 // Working memory of a thread.
 struct alignas(64) DecodeScratch {
   float rows[kBlockTokens * kMaxHeadDim];
@@ -35,6 +52,7 @@ struct alignas(64) DecodeScratch {
   float totals[kMaxDecodeRows * 16];
   float shrink[kMaxDecodeRows];
   float q[kMaxDecodeRows * kMaxHeadDim];
+  CodeScratch codes;
 };
 
 // Lengths and pages are checked.

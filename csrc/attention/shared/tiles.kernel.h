@@ -88,7 +88,7 @@ GOSSAMER_INLINE void multiply(const Source& keys, int token, int slices, const F
   F32 total[Rows][Tokens] = {};
   for (int s = 0; s < slices; ++s) {
     F32 x[Tokens];
-    for (int t = 0; t < Tokens; ++t) x[t] = Source::take(cursor[t], s);
+    for (int t = 0; t < Tokens; ++t) x[t] = keys.take(cursor[t], s);
     for (int r = 0; r < Rows; ++r) {
       const F32 y = load(q[r] + s * kLanes);
       for (int t = 0; t < Tokens; ++t) total[r][t] += x[t] * y;
@@ -130,7 +130,8 @@ struct Weights {
 
 // sums[row] = sums[row] * shrink + weights * values, in Slices slices from s on.
 template <int Rows, int Slices, class Source>
-GOSSAMER_INLINE void add_slices(typename Source::Cursor* cursor, int s, const Weights& w, const FloatRows& sums) {
+GOSSAMER_INLINE void add_slices(const Source& values, typename Source::Cursor* cursor, int s, const Weights& w,
+                                const FloatRows& sums) {
   F32 total[Rows][Slices];
   for (int r = 0; r < Rows; ++r) {
     for (int i = 0; i < Slices; ++i) total[r][i] = load(sums[r] + (s + i) * kLanes) * w.shrink[r];
@@ -141,7 +142,7 @@ GOSSAMER_INLINE void add_slices(typename Source::Cursor* cursor, int s, const We
     F32 y[Rows];
     for (int r = 0; r < Rows; ++r) y[r] = splat(w.p[r * kBlockTokens + t]);
     for (int i = 0; i < Slices; ++i) {
-      const F32 x = Source::take(at, s + i);
+      const F32 x = values.take(at, s + i);
       for (int r = 0; r < Rows; ++r) total[r][i] += x * y[r];
     }
     cursor[t] = at;
@@ -153,10 +154,10 @@ GOSSAMER_INLINE void add_slices(typename Source::Cursor* cursor, int s, const We
 
 // Slices as many at a time as registers hold, then fewer.
 template <int Rows, int Slices, class Source>
-GOSSAMER_INLINE void add_tile(typename Source::Cursor* cursor, int s, int slices, const Weights& w,
-                              const FloatRows& sums) {
-  for (; s + Slices <= slices; s += Slices) add_slices<Rows, Slices, Source>(cursor, s, w, sums);
-  if constexpr (Slices > 1) add_tile<Rows, Slices / 2, Source>(cursor, s, slices, w, sums);
+GOSSAMER_INLINE void add_tile(const Source& values, typename Source::Cursor* cursor, int s, int slices,
+                              const Weights& w, const FloatRows& sums) {
+  for (; s + Slices <= slices; s += Slices) add_slices<Rows, Slices>(values, cursor, s, w, sums);
+  if constexpr (Slices > 1) add_tile<Rows, Slices / 2>(values, cursor, s, slices, w, sums);
 }
 
 template <int Rows, class Source>
@@ -165,7 +166,7 @@ GOSSAMER_INLINE void value_tile(const Source& values, int slices, const Weights&
   constexpr int kSlices = Rows == 1 ? 8 : Rows == 2 ? kRegisters / 2 : kRegisters / 4;
   typename Source::Cursor cursor[kBlockTokens];
   for (int t = w.begin; t < w.end; ++t) cursor[t] = values.at(t);
-  add_tile<Rows, kSlices, Source>(cursor, 0, slices, w, sums);
+  add_tile<Rows, kSlices>(values, cursor, 0, slices, w, sums);
 }
 
 template <class Source>
