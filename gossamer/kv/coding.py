@@ -5,7 +5,8 @@ rows, is what codes shall keep small. Per layer and KV head:
 
 - K is centred, V is not (first blocks, whose tokens are far from all others, are left out).
 - s of a row is its length in a basis in which all directions are alike (Mahalanobis); rows are
-  z = x / s, and a relative error of them is worth G = E[(s g)(s g)^T].
+  z = x / s, and a relative error of them is worth G = E[(s g)(s g)^T], where no row of a window
+  counts more than all but 1% of them do.
 - The basis whitens G and diagonalises E[z z^T] in it: errors of its channels do not add up in the
   loss, and the channels are not correlated. Channels are divided by their standard deviation and
   sorted by their share of the loss.
@@ -29,6 +30,7 @@ SAMPLES = 2048  # rows of a head that steps are chosen on
 RIDGE, LENGTH_RIDGE = 1e-3, 1e-6
 FACTORS = tuple(0.5 * 1.08**i for i in range(24))  # 0.5 to 2.9
 SMALLEST = 1e-4
+MOST = 0.99  # quantile of rows by the length of their gradient: a few would decide alone
 
 
 class Rows:
@@ -89,8 +91,8 @@ class Sensitivity:
         centred = rows - self._means[layer].float().to(rows.device).unsqueeze(1)
         scale = row_scale(centred @ self._whiten[layer].to(rows.device))
         for sums, part in (
-            (self.gradients, gradient),
-            (self.relative, gradient * scale),
+            (self.gradients, clipped(gradient)),
+            (self.relative, clipped(gradient * scale)),
             (self.directions, centred / scale),
         ):
             wide = part.to(torch.float64)
@@ -101,6 +103,13 @@ class Sensitivity:
 def row_scale(z: Tensor) -> Tensor:
     """Root mean square of rows [..., D], [..., 1]."""
     return z.square().mean(-1, keepdim=True).sqrt().clamp_min(SMALLEST)
+
+
+def clipped(gradients: Tensor) -> Tensor:
+    """[Hk, T, D] of one window, none longer than all but 1% of them; a NaN stays."""
+    lengths = gradients.norm(dim=-1, keepdim=True)
+    most = lengths.quantile(MOST, 1, keepdim=True)
+    return torch.where(lengths > most, gradients * (most / lengths), gradients)
 
 
 def coded_basis(rows: Rows, sensitivity: Sensitivity) -> CodedBasis:

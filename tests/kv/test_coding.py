@@ -8,7 +8,15 @@ import torch
 
 from gossamer.kv import BlockStore, Calibration, Coded, KVConfig, KVShape, Side
 from gossamer.kv.coded_basis import NORMAL_ERROR, SCALES, STEP_BITS, CodedBasis
-from gossamer.kv.coding import CENTRED, Rows, Sensitivity, best_steps, coded_basis, row_scale
+from gossamer.kv.coding import (
+    CENTRED,
+    Rows,
+    Sensitivity,
+    best_steps,
+    clipped,
+    coded_basis,
+    row_scale,
+)
 from gossamer.ops import use_backend
 from gossamer.ops.kv_profile import BEST_STEP, GROUP_BITS
 from tests.kv.test_calibration import manifest_of, random_weights
@@ -67,7 +75,8 @@ def test_moments_leave_out_the_first_block_of_a_window(centred):
         spread = off.mT @ off / off.shape[1]
         torch.testing.assert_close(rows.spread(layer, mean), spread)
         length = (off @ torch.linalg.inv(spread) * off).sum(-1, keepdim=True) / 32
-        relative = slopes * length.sqrt()
+        relative = (slopes * length.sqrt()).split(224, 1)
+        relative = torch.cat([clipped(part) for part in relative], 1)
         found = sensitivity.relative[layer] / sensitivity.counts[layer]
         torch.testing.assert_close(
             found, relative.mT @ relative / off.shape[1], rtol=0.02, atol=0.02
@@ -138,6 +147,17 @@ def test_a_scale_per_row_helps_rows_of_different_lengths():
     errors = coded_basis(rows, sensitivity).table()
     plain, scaled = (torch.tensor(errors[name]) for name in SCALES)
     assert float(scaled[1].sum()) < 0.5 * float(plain[1].sum())  # 4 bits
+
+
+def test_long_gradients_are_clipped():
+    gradients = torch.randn(2, 200, 8)
+    gradients[1, 5] *= 100
+    lengths, kept = gradients.norm(dim=-1), clipped(gradients).norm(dim=-1)
+    assert int((kept < 0.999 * lengths).sum()) <= 4
+    assert kept[1, 5] < 2 * lengths[1].sort().values[-3]
+    torch.testing.assert_close(
+        clipped(gradients)[1, 5] / kept[1, 5], gradients[1, 5] / lengths[1, 5]
+    )
 
 
 def test_row_scale():
