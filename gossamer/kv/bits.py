@@ -32,7 +32,10 @@ class Choice:
 
 def pick_bits(errors: Errors, nbytes: float) -> Choice:
     """The best row of at most so many bytes. Raises ValueError where none has room for a code."""
-    return _least([c for c in choices(errors, nbytes) if c.nbytes <= nbytes], nbytes)
+    found = choices(errors, nbytes)
+    if not found:
+        raise ValueError(_no_room(nbytes, errors))
+    return min(found, key=lambda choice: (choice.error, choice.nbytes))
 
 
 def pick_both(k: Errors, v: Errors, nbytes: float) -> tuple[Choice, Choice]:
@@ -40,7 +43,7 @@ def pick_both(k: Errors, v: Errors, nbytes: float) -> tuple[Choice, Choice]:
     pairs = product(choices(k, nbytes), choices(v, nbytes))
     fitting = [pair for pair in pairs if pair[0].nbytes + pair[1].nbytes <= nbytes]
     if not fitting:
-        raise ValueError(_no_room(nbytes))
+        raise ValueError(_no_room(nbytes, k, v))
     return min(fitting, key=lambda pair: (pair[0].error + pair[1].error, pair[0].nbytes))
 
 
@@ -54,14 +57,9 @@ def choices(errors: Errors, nbytes: float) -> list[Choice]:
     return found
 
 
-def _least(found: list[Choice], nbytes: float) -> Choice:
-    if not found:
-        raise ValueError(_no_room(nbytes))
-    return min(found, key=lambda choice: (choice.error, choice.nbytes))
-
-
-def _no_room(nbytes: float) -> str:
-    return f"{nbytes:g} bytes have no room for codes; a row of them takes at least {LINE_BYTES}"
+def _no_room(nbytes: float, *sides: Errors) -> str:
+    least = sum(LINE_BYTES + (0 if "none" in errors else SCALE_BYTES) for errors in sides)
+    return f"{nbytes:g} bytes have no room for codes; must be at least {least}"
 
 
 def _best_by_length(table: Sequence[Sequence[float]], most: int) -> dict[int, Best]:

@@ -247,8 +247,8 @@ class Calibration:
         return picked.get("k", k), picked.get("v", v)
 
     def _table(self, name: str, layout: Coded) -> Errors:
-        table = self._coded(name, layout).table()
-        return table if layout.scales is None else {layout.scales: table[layout.scales]}
+        scales = str(layout.scales)
+        return {scales: self._coded(name, layout).table()[scales]}
 
     def _coded(self, name: str, layout: Coded) -> CodedBasis:
         if name not in self.coded:

@@ -10,11 +10,14 @@ rows, is what codes shall keep small. Per layer and KV head:
 - The basis whitens G and diagonalises E[z z^T] in it: errors of its channels do not add up in the
   loss, and the channels are not correlated. Channels are divided by their standard deviation and
   sorted by their share of the loss.
+- What a channel is worth is measured on other rows than those that its basis was made of (halves of
+  the text, against each other): on its own rows, a basis finds directions that hardly matter.
 - The step of a channel for b bits is the best one for a normal distribution (BEST_STEP) times the
   factor with the least mean square error on sampled rows.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,7 +72,8 @@ class Rows:
 class Sensitivity:
     """How much the loss depends on rows of K or V, in a second pass over the text.
 
-    gradients: E[g g^T]; relative: E[(s g)(s g)^T]; directions: E[z z^T]; all [L, Hk, D, D], sums.
+    Sums over two halves of the windows, [2, L, Hk, D, D]. gradients: g g^T; relative:
+    (s g)(s g)^T; directions: z z^T.
     """
 
     def __init__(self, rows: Rows, centred: bool) -> None:
@@ -81,13 +85,14 @@ class Sensitivity:
             self._whiten.append(_power(spread, -0.5, LENGTH_RIDGE).float())
         self.mean = torch.stack(self._means)
         self.gradients, self.relative, self.directions = (
-            torch.zeros_like(rows.second) for _ in range(3)
+            torch.zeros(2, *rows.second.shape, dtype=torch.float64) for _ in range(3)
         )
-        self.counts = [0] * len(rows.samples)
+        self.counts = torch.zeros(2, len(rows.samples))
 
     def add(self, layer: int, x: Tensor, gradient: Tensor) -> None:
         """Count the rows [Hk, T, D] of one window and the loss's gradient by them."""
         rows, gradient = (t.detach()[:, BLOCK_TOKENS:].float() for t in (x, gradient))
+        half = int(self.counts[1, layer] < self.counts[0, layer])
         centred = rows - self._means[layer].float().to(rows.device).unsqueeze(1)
         scale = row_scale(centred @ self._whiten[layer].to(rows.device))
         for sums, part in (
@@ -96,8 +101,36 @@ class Sensitivity:
             (self.directions, centred / scale),
         ):
             wide = part.to(torch.float64)
-            sums[layer] += (wide.mT @ wide).cpu()
-        self.counts[layer] += rows.shape[1]
+            sums[half, layer] += (wide.mT @ wide).cpu()
+        self.counts[half, layer] += rows.shape[1]
+
+    def of(self, layer: int) -> "Moments":
+        """[2, Hk, D, D] each. Raises ValueError where something is not finite."""
+        counts = self.counts[:, layer, None, None, None]
+        sums = [s[:, layer] for s in (self.gradients, self.relative, self.directions)]
+        if not bool(counts.all()):  # of one window, both halves are the whole
+            sums, counts = [s.sum(0).expand_as(s) for s in sums], counts.sum().clamp_min(1)
+        found = [s / counts for s in sums]
+        if not all(bool(x.isfinite().all()) for x in found):
+            raise ValueError(f"rows or their gradients are not finite in layer {layer}")
+        return Moments(*found)
+
+
+class Moments(NamedTuple):
+    """Of one layer, see Sensitivity."""
+
+    gradients: Tensor
+    relative: Tensor
+    directions: Tensor
+
+    def worth(self, relative: bool) -> Tensor:
+        """What the channels of a basis are worth on rows that it was not made of, [Hk, D]."""
+        found = []
+        for half in range(2):
+            _, inverse = channels(self.directions[half], self.relative[half])
+            other = (self.relative if relative else self.gradients)[1 - half]
+            found.append((inverse @ other @ inverse.mT).diagonal(dim1=-2, dim2=-1))
+        return torch.stack(found).mean(0).clamp_min(0)
 
 
 def row_scale(z: Tensor) -> Tensor:
@@ -129,23 +162,15 @@ class _Layer:
 
     @classmethod
     def fit(cls, rows: Rows, sensitivity: Sensitivity, layer: int) -> "_Layer":
-        count = max(1, sensitivity.counts[layer])
-        gradients, relative, directions = (
-            sums[layer] / count
-            for sums in (sensitivity.gradients, sensitivity.relative, sensitivity.directions)
-        )
-        if not all(bool(x.isfinite().all()) for x in (gradients, relative, directions)):
-            raise ValueError(f"rows or their gradients are not finite in layer {layer}")
-        basis, inverse = channels(directions, relative)
+        moments = sensitivity.of(layer)
+        basis, _ = channels(moments.directions.mean(0), moments.relative.mean(0))
         sample = torch.cat(rows.samples[layer], 1)
         z = (sample - sensitivity.mean[layer].float().unsqueeze(1)) @ basis.float()
         found = []
         for scales in SCALES:
             scale = row_scale(z) if scales == "row" else torch.ones_like(z[..., :1])
-            moment = relative if scales == "row" else gradients
-            worth = (inverse @ moment @ inverse.mT).diagonal(dim1=-2, dim2=-1).clamp_min(0)
             steps, errors = best_steps(z / scale)
-            found.append((steps, errors * worth.unsqueeze(-2)))
+            found.append((steps, errors * moments.worth(scales == "row").unsqueeze(-2)))
         steps, errors = (torch.stack(part, 1) for part in zip(*found, strict=True))
         return cls(basis, steps, errors)
 

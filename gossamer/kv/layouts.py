@@ -95,8 +95,8 @@ class Coded:
     bits: `8x8+4x40+2x16`, that is bits (8, 4, 3, 2 or 0) x channels, and so on; or a float: the
     percentage of float16's bytes that a row may take. A calibration picks the bits then
     (KVConfig.resolve); until that has happened, there is no format.
-    scales: "none", or "row" (a float16 per token). None is "none", and with a percentage whichever
-    is better.
+    scales: "none", or "row" (a float16 per token). None is "none", and "row" with a percentage:
+    on average, those 2 bytes buy more than any others.
     """
 
     bits: str | float
@@ -105,7 +105,6 @@ class Coded:
     def __post_init__(self) -> None:
         if isinstance(self.bits, str):
             object.__setattr__(self, "bits", str(parse_profile(self.bits)))
-            object.__setattr__(self, "scales", self.scales or "none")
         elif isinstance(self.bits, bool) or not isinstance(self.bits, int | float):
             raise TypeError(f"bits is {type(self.bits).__name__}; must be a str or a float")
         elif not LEAST_PERCENT <= self.bits <= MOST_PERCENT:
@@ -113,8 +112,12 @@ class Coded:
                 f"bits are {_number(self.bits)}% of float16's; must be {LEAST_PERCENT}% to "
                 f"{MOST_PERCENT}%"
             )
-        if self.scales is not None:
-            one_of("scales of coded rows", self.scales, valid_scales("8x8", dense=True))
+        object.__setattr__(self, "scales", self.scales or self._default_scales)
+        one_of("scales of coded rows", self.scales, valid_scales("8x8", dense=True))
+
+    @property
+    def _default_scales(self) -> str:
+        return "none" if self.resolved else "row"
 
     @property
     def resolved(self) -> bool:
@@ -131,9 +134,8 @@ class Coded:
         return BlockFormat(head_dim, None, self.bits, self.scales)
 
     def __str__(self) -> str:
-        if isinstance(self.bits, str):
-            return f"coded:{self.bits}" + ("@row" if self.scales == "row" else "")
-        return f"coded:{_number(self.bits)}%" + (f"@{self.scales}" if self.scales else "")
+        bits = self.bits if isinstance(self.bits, str) else f"{_number(self.bits)}%"
+        return f"coded:{bits}" + ("" if self.scales == self._default_scales else f"@{self.scales}")
 
 
 Layout = Dense | Sparse | Coded

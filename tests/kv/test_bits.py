@@ -54,8 +54,8 @@ def test_both_sides_share_bytes(nbytes):
 def test_a_scale_is_taken_where_it_is_worth_its_bytes():
     plain = random_errors()
     better = [[x / 10 for x in line] for line in plain]
-    assert pick_bits({"none": plain, "row": better}, 16).scales == "row"
-    assert pick_bits({"none": plain, "row": better}, 16).nbytes == 10
+    assert pick_bits({"none": plain, "row": better}, 18).scales == "row"
+    assert pick_bits({"none": plain, "row": better}, 18).nbytes == 18
     assert pick_bits({"none": plain, "row": plain}, 18).scales == "none"
     assert pick_bits({"none": better, "row": plain}, 16).layout == Coded(
         pick_bits({"none": better}, 16).layout.bits
@@ -63,7 +63,7 @@ def test_a_scale_is_taken_where_it_is_worth_its_bytes():
 
 
 def test_no_room():
-    with pytest.raises(ValueError, match=r"7.5 bytes have no room for codes; a row of them takes"):
+    with pytest.raises(ValueError, match=r"7.5 bytes have no room for codes; must be at least 8"):
         pick_bits({"none": random_errors()}, 7.5)
-    with pytest.raises(ValueError, match="15 bytes have no room for codes"):
-        pick_both({"none": random_errors()}, {"none": random_errors()}, 15)
+    with pytest.raises(ValueError, match="15 bytes have no room for codes; must be at least 18"):
+        pick_both({"none": random_errors()}, {"row": random_errors()}, 15)

@@ -32,8 +32,8 @@ MEANINGS = {
         Side(Dense("int4", "channel")), Side(Sparse(40, "int4"), "pca"), window=0
     ),
     "coded:25%": KVConfig(Side(Coded(25.0)), Side(Coded(25.0)), sink=32),
-    "coded:20.5%@row,window=64": KVConfig(
-        Side(Coded(20.5, "row")), Side(Coded(20.5, "row")), window=64, sink=32
+    "coded:20.5%@none,window=64": KVConfig(
+        Side(Coded(20.5, "none")), Side(Coded(20.5, "none")), window=64, sink=32
     ),
     "coded:4x64,sink=0": KVConfig(Side(Coded("4x64")), Side(Coded("4x64")), sink=0),
     "k=coded:8x8+4x40+2x16,v=coded:4x32+2x32@row": KVConfig(
@@ -67,6 +67,7 @@ def test_other_ways_to_say_it():
     assert KVConfig.parse("k=dense,v=dense") == KVConfig.parse(" dense ")
     assert KVConfig.parse("coded:25.0%,sink=32") == KVConfig.parse("k=coded:25%,v=coded:25%")
     assert KVConfig.parse("coded:4x8+4x56@none") == KVConfig.parse("coded:4x64")
+    assert KVConfig.parse("coded:25%@row") == KVConfig.parse("coded:25%")
 
 
 def test_a_coded_cache_has_a_dense_first_block_unless_it_says_otherwise():
@@ -97,7 +98,7 @@ def test_percentages_have_no_bytes():
 def coded(draw: st.DrawFn) -> Coded:
     if draw(st.booleans()):
         percent = st.floats(10, 52) | st.integers(10, 52).map(float)
-        return Coded(draw(percent), draw(st.sampled_from([None, "none", "row"])))
+        return Coded(draw(percent), draw(st.sampled_from(["none", "row"])))
     bits = draw(st.lists(st.sampled_from(GROUP_BITS), min_size=16, max_size=16).filter(any))
     return Coded(str(Profile(tuple(bits))), draw(st.sampled_from(["none", "row"])))
 
