@@ -13,7 +13,10 @@ rows, is what codes shall keep small. Per layer and KV head:
 - What a channel is worth is measured on other rows than those that its basis was made of (halves of
   the text, against each other): on its own rows, a basis finds directions that hardly matter.
 - The step of a channel for b bits is the best one for a normal distribution (BEST_STEP) times the
-  factor with the least mean square error on sampled rows.
+  factor with the least mean square error on sampled rows. Codes of 8 bits are fine enough for more:
+  their range has room for the largest number that a sampled row has. (They are for the channels
+  that matter most, where a few rows beyond the range cost more than all others: 0.016 instead of
+  0.006 NLL for K of SmolLM2 at 34 bytes.)
 """
 
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ SAMPLES = 2048  # rows of a head that steps are chosen on
 # Of the mean eigenvalue, added to all: what the text hardly had is not without limit.
 RIDGE, LENGTH_RIDGE = 1e-3, 1e-6
 FACTORS = tuple(0.5 * 1.08**i for i in range(24))  # 0.5 to 2.9
+WHOLE_RANGE, SPARE = 8, 1.25  # bits that never clip a sampled row, and how much room beyond
 SMALLEST = 1e-4
 MOST = 0.99  # quantile of rows by the length of their gradient: a few would decide alone
 
@@ -193,6 +197,11 @@ def best_steps(z: Tensor) -> tuple[Tensor, Tensor]:
     """Steps [Hk, 4, D] and mean square errors [Hk, 5, D] of rows z [Hk, N, D]; 0 bits last."""
     steps, errors = [], []
     for bits in STEP_BITS:
+        if bits == WHOLE_RANGE:
+            reach = z.abs().amax(1) * (SPARE / 2 ** (bits - 1))
+            steps.append(reach.clamp_min(BEST_STEP[bits]))
+            errors.append(_error(z, bits, steps[-1].unsqueeze(1)))
+            continue
         tried = torch.stack([_error(z, bits, BEST_STEP[bits] * factor) for factor in FACTORS])
         least = tried.min(0)
         steps.append(torch.tensor(FACTORS)[least.indices] * BEST_STEP[bits])
@@ -201,8 +210,8 @@ def best_steps(z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(steps, 1), torch.stack(errors, 1)
 
 
-def _error(z: Tensor, bits: int, step: float) -> Tensor:
-    """Mean square error of codes of this step, [Hk, D]."""
+def _error(z: Tensor, bits: int, step: float | Tensor) -> Tensor:
+    """Mean square error of codes of this step, [Hk, D]; one for all or by channel [Hk, 1, D]."""
     half = 2 ** (bits - 1)
     coded = ((z / step).floor_().clamp_(-half, half - 1) + 0.5).mul_(step)
     return coded.sub_(z).square_().mean(1)
