@@ -28,7 +28,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS, has_codes
 POINTS = {"cuda": (8, 8192), "cpu": (2, 2048)}  # sequences and their tokens
 MOST_BYTES = 256 << 20  # of a cache that is measured; heads of large models see fewer tokens
 FREE_BYTES = 1 << 30  # of a GPU's memory, or nothing is measured
-CPU_SECONDS, CPU_CALLS = 0.05, 50
+CPU_SECONDS, CPU_CALLS = 0.2, 50
 SLOWER = 0.9  # of dense's speed: below it, a difference is no noise
 NATIVE = {"cpu": "cpu", "cuda": "cuda"}  # the tuned backend of each device
 
@@ -37,9 +37,9 @@ NATIVE = {"cpu": "cpu", "cuda": "cuda"}  # the tuned backend of each device
 class DecodeSpeed:
     """kernel: `cuda codes`, `cuda sparse`, `cuda dense`, `triton`, `cpu avx2`, `reference`, ...
 
-    tuned: whether it was written for this device and such blocks. us, dense_us: microseconds of one
-    layer at `point`, with this cache and with a dense one of the model's type; None if not measured.
-    reason: why it is not tuned, or not measured; empty for neither.
+    tuned: whether it was written for this device and such blocks. us, dense_us: microseconds of
+    one layer at `point`, with this cache and with a dense one of the model's type; None if they
+    were not measured. reason: why it is not tuned, or not measured; empty for neither.
     """
 
     kernel: str
@@ -205,9 +205,17 @@ def _measured(
     kernel: str,
 ) -> float:
     """Microseconds of decoding one layer of random rows. kernel: which it will be."""
-    sequences = POINTS[device.type][0]
-    blocks = tokens // BLOCK_TOKENS
     spec = CacheSpec(config, shape, dtype, device)
+    if device.type == "cpu":
+        return _cpu_us(_call(spec, tokens))
+    timing = time_calls(_call(spec, tokens), device=device, warmup=3, iters=20)
+    torch.cuda.empty_cache()  # an engine that starts takes what is free
+    return 1e3 * timing.median_ms
+
+
+def _call(spec: CacheSpec, tokens: int) -> Callable[[int], Tensor]:
+    shape, device = spec.shape, spec.device
+    sequences, blocks = POINTS[device.type][0], tokens // BLOCK_TOKENS
     near = min(spec.rule.dense_pages, blocks)
     cache = PagedCache(spec, sequences * blocks, sequences * near)
     cache.randomise(torch.Generator(device).manual_seed(0))
@@ -216,19 +224,13 @@ def _measured(
     dense = stored if near == 0 else _window_table(stored, near)
     lens = torch.full((sequences,), tokens, dtype=torch.int32, device=device)
     batch = DecodeBatch(stored, dense, lens)
-    q = torch.ones(sequences, shape.query_heads, shape.head_dim, dtype=dtype, device=device)
-    scale = shape.head_dim**-0.5
+    q = torch.ones(sequences, shape.query_heads, shape.head_dim, dtype=spec.dtype, device=device)
 
     @torch.inference_mode()
     def call(_: int) -> Tensor:
-        return cache.decode(0, q, batch, scale, 0)
+        return cache.decode(0, q, batch, shape.head_dim**-0.5, 0)
 
-    if device.type == "cpu":
-        return _cpu_us(call)
-    us = 1e3 * time_calls(call, device=device, warmup=3, iters=20).median_ms
-    del cache, call
-    torch.cuda.empty_cache()  # an engine that starts takes what is free
-    return us
+    return call
 
 
 def _window_table(stored: Tensor, near: int) -> Tensor:
