@@ -25,10 +25,10 @@ from gossamer.kv.shape import KVShape
 from gossamer.ops import OPS
 from gossamer.ops.kv_block import BLOCK_TOKENS, has_codes
 
-POINTS = {"cuda": (8, 8192), "cpu": (2, 2048)}  # sequences and their tokens
+POINTS = {"cuda": (8, 8192), "cpu": (2, 4096)}  # sequences and their tokens
 MOST_BYTES = 256 << 20  # of a cache that is measured; heads of large models see fewer tokens
 FREE_BYTES = 1 << 30  # of a GPU's memory, or nothing is measured
-CPU_SECONDS, CPU_CALLS = 0.2, 50
+CPU_SECONDS, CPU_CALLS = 0.05, 20
 SLOWER = 0.9  # of dense's speed: below it, a difference is no noise
 NATIVE = {"cpu": "cpu", "cuda": "cuda"}  # the tuned backend of each device
 
@@ -66,6 +66,12 @@ class DecodeSpeed:
         if self.against_dense is None:
             return not self.tuned
         return self.against_dense < SLOWER
+
+    @property
+    def short(self) -> str:
+        """For a cell of a table."""
+        factor = self.against_dense
+        return f"{'?' if factor is None else f'{factor:.2f}x'} ({self.kernel})"
 
     def __str__(self) -> str:
         if self.against_dense is None:
@@ -107,6 +113,7 @@ def decode_speed(
         lines = str(error).splitlines() or [type(error).__name__]
         return replace(speed, reason=speed.reason or f"measuring failed: {lines[0]}")
     point = f"{POINTS[device.type][0]} x {tokens:,} tokens"
+    point += " by one thread" if device.type == "cpu" else ""
     return replace(speed, us=us, dense_us=dense_us, point=point)
 
 
@@ -241,11 +248,16 @@ def _window_table(stored: Tensor, near: int) -> Tensor:
 
 
 def _cpu_us(call: Callable[[int], Tensor]) -> float:
-    """The least: whatever else runs only adds. bench.timing would change how memory is freed."""
-    call(0)
-    samples: list[float] = []
-    while len(samples) < CPU_CALLS and sum(samples) < CPU_SECONDS:
-        start = time.perf_counter()
+    """By one thread, and the least: where cores are busy, threads wait for each other and no time
+    means anything. bench.timing would change how the whole process frees memory."""
+    threads, samples = torch.get_num_threads(), list[float]()
+    torch.set_num_threads(1)
+    try:
         call(0)
-        samples.append(time.perf_counter() - start)
+        while len(samples) < CPU_CALLS and sum(samples) < CPU_SECONDS:
+            start = time.perf_counter()
+            call(0)
+            samples.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
     return 1e6 * min(samples)
