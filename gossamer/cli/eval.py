@@ -117,9 +117,9 @@ def evaluate(
             results=results,
             plot=plot,
         )
-        results = compare(comparison)
+        found = compare(comparison)
         times = speeds_of(comparison) if speed else None
-        _report(results, times, plot, as_markdown=as_markdown)
+        _report(found, times, plot, as_markdown=as_markdown)
 
 
 def _numbers(
