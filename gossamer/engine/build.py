@@ -14,6 +14,7 @@ from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
 from gossamer.masks import Mask
 from gossamer.models import Shard, Source, load_decoder, source_fingerprint
+from gossamer.models.random import RandomSource
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 CPU_MEMORY = 2 << 30
@@ -46,21 +47,18 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     model = source.config
     shard.check(model)
     dtype = config.resolved_dtype(device, model.dtype)
-    kv = KVConfig.of(config.kv, dtype)
-    kv.block_bytes(model.kv_shape)  # refuses what this head_dim cannot have before weights load
+    kv, calibration = cache_config(config, source, dtype)
     wanted = config.max_model_len or model.max_positions
     if wanted > model.max_positions:
         raise ValueError(f"max_model_len is {wanted}; must be 2 to {model.max_positions}")
     prompt_mask = _prompt_mask(config, model.query_heads, device)
-    calibration = _calibration(config, source, kv)
-    fold = calibration is not None and kv.v.basis == "pca"
     decoder = load_decoder(
         source,
         dtype=dtype,
         device=device,
         max_len=wanted,
         shard=shard,
-        v_basis=calibration.v_basis if fold and calibration is not None else None,
+        v_basis=None if calibration is None else calibration.basis("v", kv.v),
     )
     heads = model.kv_heads // shard.size
     spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, prompt_mask)
@@ -91,16 +89,49 @@ def _device_of(config: EngineConfig, shard: Shard) -> torch.device:
     return device
 
 
-def _calibration(config: EngineConfig, source: Source, kv: KVConfig) -> Calibration | None:
-    """Loaded where the cache needs one, and checked to belong to this model."""
+def cache_config(
+    config: EngineConfig, source: Source, dtype: torch.dtype
+) -> tuple[KVConfig, Calibration | None]:
+    """The cache with all bits known, and the calibration that it needs, if any.
+
+    Raises ValueError for one that this model cannot have, before its weights load.
+    """
+    kv = KVConfig.of(config.kv, dtype)
+    if kv.resolved:
+        kv.block_bytes(source.config.kv_shape)  # refuses what this head_dim cannot have
     if not kv.calibrated:
-        return None
-    path = config.calibration or source.calibration
-    if path is None:
-        raise ValueError(f"kv is {kv}, which needs a calibration; make one by `gossamer calibrate`")
-    calibration = Calibration.load(path, source_fingerprint(source))
+        return kv, None
+    calibration = _calibration(config, source, kv)
+    kv = kv.resolve(calibration)
+    kv.block_bytes(source.config.kv_shape)
     calibration.rank_weights(kv.k)  # refuses a policy that it was not made for
-    return calibration
+    for name, side in (("k", kv.k), ("v", kv.v)):
+        calibration.basis(name, side)  # and codes
+    return kv, calibration
+
+
+def sized_cache(config: EngineConfig, source: Source, dtype: torch.dtype) -> KVConfig:
+    """The cache with all bits known, for whoever asks for its bytes before there is an engine.
+
+    Raises ValueError for one that cannot be; whose calibration it is, `cache_config` checks.
+    """
+    kv = KVConfig.of(config.kv, dtype)
+    path = config.calibration or source.calibration
+    if kv.resolved or (path is None and not isinstance(source, RandomSource)):
+        return kv.resolve(None)
+    shape = source.config.kv_shape
+    known = Calibration.blank(shape, source.name) if path is None else Calibration.load(path)
+    return kv.resolve(known)
+
+
+def _calibration(config: EngineConfig, source: Source, kv: KVConfig) -> Calibration:
+    """Checked to belong to this model; of random weights, there is nothing to measure."""
+    path = config.calibration or source.calibration
+    if path is not None:
+        return Calibration.load(path, source_fingerprint(source))
+    if isinstance(source, RandomSource):
+        return Calibration.blank(source.config.kv_shape, source.name)
+    raise ValueError(f"kv is {kv}, which needs a calibration; make one by `gossamer calibrate`")
 
 
 def _prompt_mask(config: EngineConfig, heads: int, device: torch.device) -> Mask | None:

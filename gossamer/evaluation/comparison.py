@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gossamer.engine import EngineConfig
+from gossamer.engine.build import sized_cache
 from gossamer.evaluation import plots
 from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
 from gossamer.evaluation.peers import Build, Peer, parse_peer
@@ -67,12 +68,13 @@ def _specs(wanted: Comparison, source: Source, config: EngineConfig) -> dict[str
     caches = [BASELINE, *wanted.caches] if wanted.baseline or not wanted.caches else wanted.caches
     specs = {spec_name(spec): spec for spec in caches}  # a cache that is named twice runs once
     for spec in specs.values():
-        KVConfig.of(spec, dtype).block_bytes(source.config.kv_shape)
         if _calibrated(spec) and not (config.calibration or source.calibration):
             raise ValueError(
                 f"--kv {spec} needs a calibration; make one by `gossamer calibrate {wanted.model} "
                 "--text FILE -o FILE` and name it by --calibration"
             )
+        sized = sized_cache(replace(config, kv=spec), source, dtype)
+        sized.block_bytes(source.config.kv_shape)
     return specs
 
 

@@ -1,6 +1,6 @@
-"""Measure a transformers model on a text: moments of q, k and v, and the gradient at keys."""
+"""Measure a transformers model on a text: moments of q, k and v, and the gradient at k and v."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,13 @@ from gossamer.integrations.transformers import (
     kv_shape,
 )
 from gossamer.kv.calibration import Bases, Calibration, Moments
+from gossamer.kv.coding import CENTRED, Rows, Sensitivity, coded_basis
 from gossamer.kv.config import KVConfig
 from gossamer.kv.extras import import_extra
 from gossamer.kv.folding import model_name
 from gossamer.kv.gradients import SHORTEST_WINDOW, Gradients
 from gossamer.kv.manifest import Manifest
+from gossamer.kv.shape import KVShape
 
 Progress = Callable[[int], None]
 WINDOW = KVConfig()  # which keys a query sees compressed; the gradient is of those
@@ -34,16 +36,21 @@ def measure_moments(
     *,
     context: int = 2048,
     on_window: Progress | None = None,
+    rows: Mapping[str, Rows] | None = None,
 ) -> Moments:
     """Second moments of q, k and v over the tokens, in independent windows of `context` tokens.
 
-    on_window is called with the number of tokens after each window. Raises ValueError when there
+    on_window is called with the number of tokens after each window. rows: of "k" and "v", to which
+    those of the text are added. Raises ValueError when there
     are fewer tokens than the head dimension, and for a context the model does not have.
     """
     moments = Moments(kv_shape(model))
 
     def watch(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         moments.add(layer, query[0], key[0], value[0])
+        for name, x in (("k", key), ("v", value)):
+            if rows is not None:
+                rows[name].add(layer, x[0])
         return causal_attention(layer, query, key, value, scaling)
 
     with attention_function(model, watch):
@@ -60,10 +67,12 @@ def measure_gradients(
     *,
     context: int = 2048,
     on_window: Progress | None = None,
+    sensitivities: Mapping[str, Sensitivity] | None = None,
 ) -> Gradients:
     """Where the loss is sensitive to K, in windows as in measure_moments; it takes longer.
 
-    Raises ValueError as measure_moments does, and for windows in which no key is compressed.
+    sensitivities: of "k" and "v", to which those of the text are added. Raises ValueError as
+    measure_moments does, and for windows in which no key is compressed.
     """
     shape = kv_shape(model)
     gradients = Gradients(shape)
@@ -74,45 +83,56 @@ def measure_gradients(
             f"both must be at least {SHORTEST_WINDOW}"
         )
     for window in windows:
-        offsets = [
-            torch.zeros(shape.kv_heads, len(window), shape.head_dim, device=model.device)
-            for _ in range(shape.layers)
-        ]
-        for layer, gradient in enumerate(_gradients_at(model, window, offsets)):
-            gradients.add(layer, gradient)
+        for layer, (k, v, k_gradient, v_gradient) in enumerate(_gradients_at(model, window, shape)):
+            gradients.add(layer, k_gradient)
+            if sensitivities is not None:
+                sensitivities["k"].add(layer, k, k_gradient)
+                sensitivities["v"].add(layer, v, v_gradient)
         if on_window is not None:
             on_window(len(window))
     return gradients
 
 
-def _gradients_at(model: Any, window: Tensor, offsets: list[Tensor]) -> tuple[Tensor, ...]:
-    """Of the window's loss by offsets of the keys, where they are seen compressed."""
+def _gradients_at(
+    model: Any, window: Tensor, shape: KVShape
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Of each layer k and v [Hk, T, D], and the gradients of the window's loss by them, where they
+    are seen compressed.
+    """
     positions = torch.arange(len(window), device=window.device)
     near = WINDOW.sees_dense(positions[:, None], positions)
     future = positions > positions[:, None]
+    size = (2 * shape.layers, shape.kv_heads, len(window), shape.head_dim)
+    offsets = list(torch.zeros(size, device=model.device))  # of K and V of the first layer, ...
+    seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        seen[layer] = key[0].detach(), value[0].detach()
+        moved = (x.to(key.dtype) for x in offsets[2 * layer : 2 * layer + 2])
         # Scores of all pairs are large: they are computed again for the backward pass.
-        inputs = (query, key, offsets[layer].to(key.dtype), value, scaling, near, future)
-        output: Tensor = checkpoint(_attention_with_offset, *inputs, use_reentrant=False)
+        inputs = (query, key, value, *moved, scaling, near, future)
+        output: Tensor = checkpoint(_attention_with_offsets, *inputs, use_reentrant=False)
         return output
 
     with _only_gradients_of(model, offsets), attention_function(model, attend):
         logits = model(window[None], use_cache=False).logits[0, :-1].float()
         loss = F.cross_entropy(logits, window[1:], reduction="sum")
-        return torch.autograd.grad(loss, offsets)
+        found = torch.autograd.grad(loss, offsets)
+    for layer in range(shape.layers):
+        yield *seen[layer], found[2 * layer], found[2 * layer + 1]
 
 
-def _attention_with_offset(
-    query: Tensor, key: Tensor, offset: Tensor, value: Tensor, scaling: float, near: Tensor,
-    future: Tensor,
+def _attention_with_offsets(
+    query: Tensor, key: Tensor, value: Tensor, k_offset: Tensor, v_offset: Tensor, scaling: float,
+    near: Tensor, future: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Causal attention in which far keys are moved by `offset` [Hk, T, D], which is zero."""
+    """Causal attention in which far K and V are moved by offsets [Hk, T, D], which are zero."""
     grouped = query.unflatten(1, (key.shape[1], -1)) * scaling  # [1, Hk, group, T, D]
     scores = grouped @ key.unsqueeze(2).mT
-    moved = (grouped @ offset.unsqueeze(1).mT).masked_fill(near, 0)
+    moved = (grouped @ k_offset.unsqueeze(1).mT).masked_fill(near, 0)
     weights = (scores + moved).masked_fill(future, float("-inf")).softmax(-1)
-    output: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)
+    far = weights.masked_fill(near, 0) @ v_offset.unsqueeze(1)
+    output: Tensor = (weights @ value.unsqueeze(2) + far).flatten(1, 2)
     return output
 
 
@@ -144,11 +164,9 @@ def _windows(model: Any, token_ids: Sequence[int] | Tensor, context: int) -> tup
     return windows
 
 
-# What policies rank K by (Policy.statistic) but for the queries, which are among the moments. A new
-# calibrated policy adds how its second moments [layers, kv_heads, D, D] are measured.
-STATISTICS: dict[str, Callable[..., Tensor]] = {
-    "gradients": lambda *args, **settings: measure_gradients(*args, **settings).mean(),
-}
+# What policies rank K by (Policy.statistic) but for queries and gradients, which are there anyway.
+# A new calibrated policy adds how its second moments [layers, kv_heads, D, D] are measured.
+STATISTICS: dict[str, Callable[..., Tensor]] = {}
 
 
 def measure(
@@ -163,12 +181,24 @@ def measure(
     progress: called with a name, returns what is then called after each window (see
     measure_moments). Raises ValueError as measure_moments and measure_gradients do.
     """
+    shape = kv_shape(model)
+    rows = {name: Rows(shape, len(token_ids)) for name in CENTRED}
+    moments = measure_moments(
+        model, token_ids, context=context, on_window=progress("moments"), rows=rows
+    )
+    sensitivities = {name: Sensitivity(rows[name], centred) for name, centred in CENTRED.items()}
+    gradients = measure_gradients(
+        *(model, token_ids),
+        context=context,
+        on_window=progress("gradients"),
+        sensitivities=sensitivities,
+    )
     others = {
         name: statistic(model, token_ids, context=context, on_window=progress(name))
         for name, statistic in STATISTICS.items()
     }
-    moments = measure_moments(model, token_ids, context=context, on_window=progress("moments"))
-    return moments.finish(others)
+    coded = {name: coded_basis(rows[name], sensitivities[name]) for name in CENTRED}
+    return moments.finish({"gradients": gradients.mean(), **others}, coded)
 
 
 def calibration_of(model: Any, bases: Bases, *, text_sha256: str = "") -> Calibration:

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gossamer.kv.bases import Basis
 from gossamer.kv.calibration import Calibration
 from gossamer.kv.config import KVConfig
 from gossamer.kv.layouts import PLAIN, Dense, Side
@@ -18,15 +19,15 @@ from gossamer.masks import Mask
 class CacheSpec:
     """What a cache is made of: its config in the type, on the device and for the shape of a model.
 
-    k_basis: [layers, kv_heads, D, D] in which K is stored; k_weights: [layers, kv_heads, D] that
-    its policy ranks by, float32; None for none. prompt_mask: see CacheRule.
+    k_basis: in which K is stored; k_weights: [layers, kv_heads, D] that its policy ranks by,
+    float32; None for none. prompt_mask: see CacheRule.
     """
 
     config: KVConfig
     shape: KVShape
     dtype: torch.dtype
     device: torch.device
-    k_basis: Tensor | None = None
+    k_basis: Basis | None = None
     k_weights: Tensor | None = None
     prompt_mask: Mask | None = None
 
@@ -40,16 +41,16 @@ class CacheSpec:
         calibration: Calibration | None = None,
         prompt_mask: Mask | None = None,
     ) -> "CacheSpec":
-        """With what the config takes from the calibration, on the device; ValueError without it."""
+        """With what the config takes from the calibration; ValueError without it."""
         if config.calibrated and calibration is None:
             raise ValueError(f"kv is {config}, which needs a calibration")
         basis = weights = None
         if calibration is not None:
-            basis = calibration.k_basis if config.k.basis == "pca" else None
-            weights = calibration.rank_weights(config.k)
+            config = config.resolve(calibration)
+            basis, weights = calibration.basis("k", config.k), calibration.rank_weights(config.k)
         return cls(
             *(config, shape, dtype, device),
-            None if basis is None else basis.to(device, dtype),
+            basis,
             None if weights is None else weights.to(device, torch.float32),
             prompt_mask,
         )
@@ -60,9 +61,8 @@ class CacheSpec:
         count = len(range(shape.kv_heads)[heads])
         queries = shape.query_heads // shape.kv_heads * count
         size = KVShape(len(range(shape.layers)[layers]), queries, count, shape.head_dim)
-        basis, weights = (
-            None if x is None else x[layers, heads] for x in (self.k_basis, self.k_weights)
-        )
+        basis = None if self.k_basis is None else self.k_basis.part(layers, heads)
+        weights = None if self.k_weights is None else self.k_weights[layers, heads]
         return replace(self, shape=size, k_basis=basis, k_weights=weights)
 
     @cached_property

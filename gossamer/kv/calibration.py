@@ -4,23 +4,27 @@ Pruning loses less in a basis in which few coordinates carry most of the energy:
 head, the eigenvectors of the uncentred second moment of K (after RoPE) and of V. (Centring it
 first made the result worse.) Entries of K are ranked by what they do to scores: |k_c| times the
 root mean square of the queries' coordinate c; or by what they do to the loss: |k_c| times the root
-mean square of the loss's gradient (see Gradients).
+mean square of the loss's gradient (see Gradients). Coded rows have bases and steps of their own
+(see gossamer.kv.coding).
 """
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from gossamer.kv.bases import Basis
+from gossamer.kv.bits import Errors, pick_bits, pick_both
+from gossamer.kv.coded_basis import CodedBasis
 from gossamer.kv.extras import import_extra
-from gossamer.kv.fingerprint import Fingerprint
-from gossamer.kv.layouts import Side
-from gossamer.kv.manifest import Manifest
+from gossamer.kv.fingerprint import SKETCHES, Fingerprint
+from gossamer.kv.layouts import Coded, Layout, Side
+from gossamer.kv.manifest import AGAIN, Manifest
 from gossamer.kv.policies import POLICIES, statistics
 from gossamer.kv.shape import KVShape
 
@@ -35,7 +39,7 @@ class Bases:
 
     Columns of a basis [L, Hk, D, D] are sorted by energy: row vectors turn as `x @ basis`.
     energies [L, Hk, D]: mean square of each coordinate in that basis. ranks [L, Hk, D], by name:
-    what policies weigh K by, see `rank_name`.
+    what policies weigh K by, see `rank_name`. coded: of "k" and "v".
     """
 
     k_basis: Tensor
@@ -44,6 +48,7 @@ class Bases:
     v_energies: Tensor
     ranks: Mapping[str, Tensor]
     tokens: int
+    coded: Mapping[str, CodedBasis] = field(default_factory=dict)
 
 
 def rank_name(statistic: str, basis: str) -> str:
@@ -93,12 +98,14 @@ class Moments:
         self.vv[layer] += _second_moment(v)
         self.tokens[layer] += tokens
 
-    def finish(self, others: Mapping[str, Tensor]) -> Bases:
+    def finish(
+        self, others: Mapping[str, Tensor], coded: Mapping[str, CodedBasis] | None = None
+    ) -> Bases:
         """Bases and ranks of everything added so far.
 
         others: what policies rank by but for the queries ("weights"), by the name of the statistic:
-        second moments [L, Hk, D, D]. Raises ValueError when one is missing, layers saw different
-        numbers of tokens, fewer than head_dim, or sums are not finite.
+        second moments [L, Hk, D, D]. coded: handed on. Raises ValueError when one is missing,
+        layers saw different numbers of tokens, fewer than head_dim, or sums are not finite.
         """
         tokens, shape = self.tokens[0], self.shape
         if len(set(self.tokens)) > 1:
@@ -128,6 +135,7 @@ class Moments:
             v_energies=v_energies.float(),
             ranks=ranks,
             tokens=tokens,
+            coded=coded or {},
         )
 
 
@@ -153,6 +161,7 @@ def _principal_axes(moment: Tensor) -> tuple[Tensor, Tensor]:
 class Calibration:
     """Bases and rank weights of one model; see Bases for the tensors, all float32.
 
+    coded: how rows of "k" and "v" become codes; one that was made otherwise may have none.
     Raises ValueError for shapes that are not the manifest's, and bases that are not orthogonal.
     """
 
@@ -160,13 +169,16 @@ class Calibration:
     k_basis: Tensor
     v_basis: Tensor
     ranks: Mapping[str, Tensor]
+    coded: Mapping[str, CodedBasis] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.manifest.shape
         weights = (shape.layers, shape.kv_heads, shape.head_dim)
         if unknown := set(self.ranks) - set(rank_names()):
             raise ValueError(f"has tensors {sorted(unknown)}; must be of {sorted(rank_names())}")
-        for name, tensor in self.tensors.items():
+        for side, coded in self.coded.items():
+            coded.check(shape, side)
+        for name, tensor in {**self.ranks, **{n: getattr(self, n) for n in BASES}}.items():
             expected = (*weights, shape.head_dim) if name in BASES else weights
             if tensor.dtype is not torch.float32 or tuple(tensor.shape) != expected:
                 raise ValueError(
@@ -184,12 +196,67 @@ class Calibration:
     @classmethod
     def of(cls, bases: Bases, manifest: Manifest) -> Self:
         """The part of the bases that is kept."""
-        return cls(manifest, bases.k_basis, bases.v_basis, bases.ranks)
+        return cls(manifest, bases.k_basis, bases.v_basis, bases.ranks, bases.coded)
+
+    @classmethod
+    def blank(cls, shape: KVShape, model: str) -> Self:
+        """Of a model whose weights are random: speed depends on shapes alone."""
+        sketches = ((0.0,) * SKETCHES,) * shape.layers
+        size = (shape.layers, shape.kv_heads, shape.head_dim)
+        basis = torch.eye(shape.head_dim).repeat(*size[:2], 1, 1)
+        ranks = {name: torch.ones(size) for name in rank_names()}
+        manifest = Manifest(model, Fingerprint(shape, sketches, sketches), "", 0, "", "", "")
+        coded = {name: CodedBasis.blank(shape) for name in ("k", "v")}
+        return cls(manifest, basis, basis, ranks, coded)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was measured, by name."""
-        return {"k_basis": self.k_basis, "v_basis": self.v_basis, **self.ranks}
+        coded = {n: x for side, basis in self.coded.items() for n, x in basis.tensors(side).items()}
+        return {"k_basis": self.k_basis, "v_basis": self.v_basis, **self.ranks, **coded}
+
+    def basis(self, name: str, side: Side) -> Basis | None:
+        """The basis in which K ("k") or V ("v") of this side is stored; None: as it is.
+
+        Raises ValueError for coded rows of which the calibration knows nothing.
+        """
+        if isinstance(side.layout, Coded):
+            return self._coded(name, side.layout).resolved(side.layout)
+        if side.basis == "none":
+            return None
+        return Basis(self.k_basis if name == "k" else self.v_basis)
+
+    def pick_bits(self, k: Layout, v: Layout) -> tuple[Layout, Layout]:
+        """The layouts with bits in the place of percentages of float16's bytes.
+
+        Where both sides leave them open, bytes go to the one that needs them more.
+        Raises ValueError for coded rows of which the calibration knows nothing, and for rows that
+        are too short.
+        """
+        wanted = {n: x for n, x in (("k", k), ("v", v)) if isinstance(x, Coded) and not x.resolved}
+        tables = {name: self._table(name, layout) for name, layout in wanted.items()}
+        row = 2 * self.manifest.shape.head_dim  # bytes in float16
+        room = {name: row * float(layout.bits) / 100 for name, layout in wanted.items()}
+        try:
+            if len(wanted) == 2:
+                best = pick_both(tables["k"], tables["v"], sum(room.values()))
+                return best[0].layout, best[1].layout
+            picked = {name: pick_bits(tables[name], room[name]).layout for name in wanted}
+        except ValueError as error:
+            raise ValueError(f"{' and '.join(map(str, wanted.values()))}: {error}") from None
+        return picked.get("k", k), picked.get("v", v)
+
+    def _table(self, name: str, layout: Coded) -> Errors:
+        scales = str(layout.scales)
+        return {scales: self._coded(name, layout).table()[scales]}
+
+    def _coded(self, name: str, layout: Coded) -> CodedBasis:
+        if name not in self.coded:
+            raise ValueError(
+                f"the calibration of {self.manifest.model} has no steps of coded rows, which "
+                f"{name}={layout} needs; {AGAIN}"
+            )
+        return self.coded[name]
 
     def rank_weights(self, k: Side) -> Tensor | None:
         """What K's policy ranks by, [L, Hk, D] in the basis K is stored in; None: by nothing.
@@ -203,7 +270,7 @@ class Calibration:
         if name not in self.ranks:
             raise ValueError(
                 f"the calibration of {self.manifest.model} has {', '.join(sorted(self.ranks))}; "
-                f"k_policy={k.policy} needs {name}; make it again by `gossamer calibrate`"
+                f"k_policy={k.policy} needs {name}; {AGAIN}"
             )
         return self.ranks[name]
 
@@ -246,11 +313,15 @@ class Calibration:
         try:
             if metadata is None:
                 raise ValueError("not a calibration: it has no manifest")
+            manifest = Manifest.from_dict(json.loads(metadata))
             if not {*BASES} <= set(tensors):
                 raise ValueError(f"has tensors {sorted(tensors)}; must have {' and '.join(BASES)}")
             k_basis, v_basis = (tensors.pop(name) for name in BASES)
-            manifest = Manifest.from_dict(json.loads(metadata))
-            calibration = cls(manifest, k_basis, v_basis, tensors)
+            found = {side: CodedBasis.of_tensors(tensors, side) for side in ("k", "v")}
+            coded = {side: basis for side, basis in found.items() if basis is not None}
+            known = {name for side, basis in coded.items() for name in basis.tensors(side)}
+            ranks = {name: tensor for name, tensor in tensors.items() if name not in known}
+            calibration = cls(manifest, k_basis, v_basis, ranks, coded)
             if fingerprint is not None:
                 calibration.check(fingerprint)
             return calibration

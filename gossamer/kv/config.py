@@ -7,29 +7,49 @@ A spec is a list of `key=value`, separated by commas; nothing in it needs quotin
     sparse:k=64,v=40                                    keep 64 entries of K and 40 of V per token
     sparse:k=0.5,v=0.7,values=int8,basis=pca,window=64  prune 50% and 70%, in calibrated bases
     k=dense:int4@channel,v=sparse:40:int4,v_basis=pca   K and V named separately
+    coded:25%                                           codes, bits as a calibration picks them
+    k=coded:8x8+4x40+2x16,v=coded:4x32+2x32@row         bits x channels; V with a scale per token
 
-The short forms begin with `dense[:type[@scales]]` or `sparse:`; the long form gives k= and v= a
-layout `dense[:type[@scales]]` or `sparse:keep[:type[@scales]]` each. Then, in any order: basis,
-k_basis and v_basis (none, pca), k_policy and v_policy, window and sink (multiples of 32), prefill
-(blocks, dense); after `sparse:` also values and scales.
+The short forms begin with `dense[:type[@scales]]`, `coded:bits[@scales]` or `sparse:`; the long
+form gives k= and v= a layout `dense[:type[@scales]]`, `sparse:keep[:type[@scales]]` or
+`coded:bits[@scales]` each. Then, in any order: basis, k_basis and v_basis (none, pca), k_policy and
+v_policy, window and sink (multiples of 32; a cache with coded rows has sink=32 unless it says
+otherwise), prefill (blocks, dense); after `sparse:` also values and scales.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
-from gossamer.kv.layouts import PLAIN, Dense, Side, Sparse, parse_keep, parse_layout, parse_type
+from gossamer.kv.layouts import (
+    PLAIN,
+    Coded,
+    Dense,
+    Layout,
+    Side,
+    Sparse,
+    parse_keep,
+    parse_layout,
+    parse_type,
+)
 from gossamer.kv.policies import POLICIES
 from gossamer.kv.shape import KVShape
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
+if TYPE_CHECKING:
+    from gossamer.kv.calibration import Calibration
+
 DENSE = Side(Dense())
 DEFAULT_WINDOW = 32
+# The first token is far from all others: codes whose steps fit those clip it (SmolLM2, 4 bits:
+# +0.045 NLL without a dense first block).
+CODED_SINK = 32
+BY_LAYOUT = -1
 MAX_TOKENS = 1 << 40  # so that positions stay integers of 64 bits
 PREFILL = ("blocks", "dense")
 COMMON_KEYS = (
@@ -43,16 +63,19 @@ class KVConfig:
 
     What a query sees depends on positions alone: its own block of 32 tokens, the window / 32 blocks
     before it and the first sink / 32 blocks are dense, everything else is as stored.
-    prefill="dense" is for an engine: prompts attend to dense keys throughout, as in Mustafar.
+    sink: by default 32 where a side is coded, else 0. prefill="dense" is for an engine: prompts
+    attend to dense keys throughout, as in Mustafar.
     """
 
     k: Side = DENSE
     v: Side = DENSE
     window: int = DEFAULT_WINDOW
-    sink: int = 0
+    sink: int = BY_LAYOUT
     prefill: str = "blocks"
 
     def __post_init__(self) -> None:
+        if self.sink == BY_LAYOUT:
+            object.__setattr__(self, "sink", self._default_sink)
         for name, value in (("window", self.window), ("sink", self.sink)):
             if type(value) is not int or not 0 <= value <= MAX_TOKENS or value % BLOCK_TOKENS:
                 raise ValueError(
@@ -73,23 +96,8 @@ class KVConfig:
 
         dense, sparse: the types of layouts that name none.
         """
-        head, _, rest = spec.strip().partition(",")
         try:
-            if head == "dense" or head.startswith("dense:"):
-                sides = [parse_layout(head, dense, sparse)] * 2
-                pairs = _pairs(rest, [k for k in COMMON_KEYS if k not in ("k", "v")])
-            elif head.startswith("sparse:"):
-                pairs = _pairs(
-                    spec.strip().removeprefix("sparse:"), [*COMMON_KEYS, "values", "scales"]
-                )
-                values, scales = parse_type(pairs.get("values", sparse))
-                if scales is not None and "scales" in pairs:
-                    raise ValueError("scales are there twice, after @ and as scales=")
-                scales = pairs.get("scales", scales)
-                sides = [Sparse(parse_keep(_required(pairs, s)), values, scales) for s in "kv"]
-            else:
-                pairs = _pairs(spec.strip(), COMMON_KEYS)
-                sides = [parse_layout(_required(pairs, s), dense, sparse) for s in "kv"]
+            sides, pairs = _layouts(spec.strip(), dense, sparse)
             k, v = (
                 Side(
                     layout,
@@ -99,7 +107,7 @@ class KVConfig:
                 for name, layout in zip("kv", sides, strict=True)
             )
             window = _whole_number(pairs, "window", DEFAULT_WINDOW)
-            sink = _whole_number(pairs, "sink", 0)
+            sink = _whole_number(pairs, "sink", BY_LAYOUT)
             return cls(k, v, window, sink, pairs.get("prefill", "blocks"))
         except ValueError as error:
             raise ValueError(f"KV spec {spec!r}: {error}") from None
@@ -115,7 +123,7 @@ class KVConfig:
     def __str__(self) -> str:
         """The shortest spec of this config."""
         k, v = self.k.layout, self.v.layout
-        if isinstance(k, Dense) and k == v:
+        if not isinstance(k, Sparse) and k == v:
             parts = ["dense" if k == Dense() else str(k)]
         elif isinstance(k, Sparse) and isinstance(v, Sparse) and replace(k, keep=v.keep) == v:
             parts = [f"sparse:k={k.keep}", f"v={v.keep}"]
@@ -129,7 +137,7 @@ class KVConfig:
             parts += [f"{n}_basis={s.basis}" for n, s in self._sides if s.basis != "none"]
         parts += [f"{n}_policy={s.policy}" for n, s in self._sides if s.policy != "magnitude"]
         parts += [f"window={self.window}"] if self.window != DEFAULT_WINDOW else []
-        parts += [f"sink={self.sink}"] if self.sink else []
+        parts += [f"sink={self.sink}"] if self.sink != self._default_sink else []
         parts += [f"prefill={self.prefill}"] if self.prefill != "blocks" else []
         return ",".join(parts)
 
@@ -138,12 +146,36 @@ class KVConfig:
         return ("k", self.k), ("v", self.v)
 
     @property
+    def _default_sink(self) -> int:
+        return CODED_SINK if any(isinstance(s.layout, Coded) for _, s in self._sides) else 0
+
+    @property
     def calibrated(self) -> bool:
-        """Whether it needs a Calibration: for a basis, or for a policy's weights."""
+        """Whether it needs a Calibration: for a basis, for codes, or for a policy's weights."""
         return any(
-            side.basis != "none" or POLICIES[side.policy].statistic is not None
+            isinstance(side.layout, Coded)
+            or side.basis != "none"
+            or POLICIES[side.policy].statistic is not None
             for _, side in self._sides
         )
+
+    @property
+    def resolved(self) -> bool:
+        """Whether all bits are known, so that it can say what it takes in bytes."""
+        return all(s.layout.resolved for _, s in self._sides if isinstance(s.layout, Coded))
+
+    def resolve(self, calibration: "Calibration | None") -> "KVConfig":
+        """The same with bits in the place of percentages, as the calibration picks them.
+
+        Raises ValueError where there is something to pick and no calibration, or one that does not
+        have what it takes.
+        """
+        if self.resolved:
+            return self
+        if calibration is None:
+            raise ValueError(f"kv is {self}, which needs a calibration to pick its bits")
+        k, v = calibration.pick_bits(self.k.layout, self.v.layout)
+        return replace(self, k=replace(self.k, layout=k), v=replace(self.v, layout=v))
 
     def sees_dense(self, query: Tensor, key: Tensor) -> Tensor:
         """Whether queries at these positions see keys at those dense; the tensors broadcast."""
@@ -199,13 +231,31 @@ class KVConfig:
         return blocks * BLOCK_TOKENS * sequences
 
 
+def _layouts(spec: str, dense: str, sparse: str) -> tuple[list[Layout], dict[str, str]]:
+    """The layouts of K and V, and all keys of the spec."""
+    head, _, rest = spec.partition(",")
+    if head == "dense" or head.startswith(("dense:", "coded:")):
+        pairs = _pairs(rest, [k for k in COMMON_KEYS if k not in ("k", "v")])
+        return [parse_layout(head, dense, sparse)] * 2, pairs
+    if not head.startswith("sparse:"):
+        pairs = _pairs(spec, COMMON_KEYS)
+        return [parse_layout(_required(pairs, s), dense, sparse) for s in "kv"], pairs
+    pairs = _pairs(spec.removeprefix("sparse:"), [*COMMON_KEYS, "values", "scales"])
+    values, scales = parse_type(pairs.get("values", sparse))
+    if scales is not None and "scales" in pairs:
+        raise ValueError("scales are there twice, after @ and as scales=")
+    scales = pairs.get("scales", scales)
+    return [Sparse(parse_keep(_required(pairs, s)), values, scales) for s in "kv"], pairs
+
+
 def _pairs(text: str, valid: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in text.split(",") if text else ():
         key, equals, value = item.partition("=")
         if not equals or not value:
             raise ValueError(
-                f"{item!r} is not key=value; specs begin with dense, sparse:k=..,v=.. or k=..,v=.."
+                f"{item!r} is not key=value; specs begin with dense, coded:25%, sparse:k=..,v=.. "
+                "or k=..,v=.."
             )
         one_of("key", key, valid)
         if key in found:
@@ -221,7 +271,9 @@ def _required(pairs: dict[str, str], key: str) -> str:
 
 
 def _whole_number(pairs: dict[str, str], key: str, default: int) -> int:
-    text = pairs.get(key, str(default))
+    if key not in pairs:
+        return default
+    text = pairs[key]
     if not re.fullmatch("0|[1-9][0-9]*", text):
         raise ValueError(f"{key} is {text!r}; must be a multiple of {BLOCK_TOKENS} from 0")
     return int(text)

@@ -1,7 +1,8 @@
 """Folds V's basis into a model's projections, where it costs nothing at run time.
 
-With an orthogonal U per KV head, attention over v U followed by an output projection whose columns
-were turned by U is attention over v: weights sum rows of V and never mix its coordinates.
+With an invertible M per KV head, attention over v M followed by an output projection whose columns
+were turned back by the inverse of M is attention over v: weights sum rows of V and never mix its
+coordinates.
 Works on modules shaped like those of transformers' Llama, Mistral, Qwen2 and Qwen3.
 """
 
@@ -12,13 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from gossamer.kv.bases import Basis
 from gossamer.kv.calibration import Calibration
 from gossamer.kv.fingerprint import Fingerprint
+from gossamer.kv.layouts import Dense, Side
 from gossamer.kv.shape import KVShape
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Between V and the output, only these are known to leave V's coordinates alone.
 CHILDREN = {*PROJECTIONS, "q_norm", "k_norm", "rotary_emb"}
+PCA = Side(Dense(), basis="pca")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -54,14 +58,18 @@ def fingerprint(model: nn.Module) -> Fingerprint:
 
 
 @torch.no_grad()
-def fold_v_basis(model: nn.Module, calibration: Calibration) -> None:
-    """Turn V of every KV head into the calibration's basis, in place; outputs stay the same.
+def fold_v_basis(model: nn.Module, calibration: Calibration, v: Side = PCA) -> None:
+    """Turn V of every KV head into the basis of a calibration, in place; outputs stay the same.
 
-    Computed in float64 and rounded to the model's dtype once. Raises ValueError, and changes
-    nothing, for a calibration of another model, for V projections other than those that were
-    calibrated (so for a second time, also after saving and loading), and for modules whose
-    attention may be more than four plain and separate linear projections.
+    v: the side of a config whose basis that is, with all bits known (KVConfig.resolve): PCA's, or
+    that of coded rows. Computed in float64 and rounded to the model's dtype once. Raises
+    ValueError, and changes nothing, for a calibration of another model, for V projections other
+    than those that were calibrated (so for a second time, also after saving and loading), and for
+    modules whose attention may be more than four plain and separate linear projections.
     """
+    basis = calibration.basis("v", v)
+    if basis is None:
+        raise ValueError(f"v is {v.layout} with basis {v.basis!r}; must be coded or have one")
     layers = attention_layers(model)
     for index, layer in enumerate(layers):
         _require_plain(layer, f"layer {index}", getattr(model, "config", None))
@@ -74,8 +82,8 @@ def fold_v_basis(model: nn.Module, calibration: Calibration) -> None:
             f"{model_name(model)}: its value projections are not those that were calibrated "
             f"(first in layer {other}); folded already?"
         )
-    for layer, basis in zip(layers, calibration.v_basis, strict=True):
-        _fold(layer, basis)
+    for index, layer in enumerate(layers):
+        _fold(layer, basis, index)
 
 
 def _require_plain(layer: Any, where: str, config: Any) -> None:
@@ -124,31 +132,31 @@ def _require_separate(layers: list[Any]) -> None:
                 owners[place] = this
 
 
-def turn_values(tensor: Tensor, basis: Tensor) -> Tensor:
-    """V's weight [Hk * D, hidden] or bias [Hk * D], turned into the basis [Hk, D, D]; float64."""
-    u = basis.to(tensor.device, torch.float64)
+def turn_values(tensor: Tensor, basis: Basis, layer: int) -> Tensor:
+    """V's weight [Hk * D, hidden] or bias [Hk * D], turned into the basis; float64."""
+    u = basis.matrix[layer].to(tensor.device, torch.float64)
     rows = tensor.to(torch.float64).reshape(*u.shape[:2], -1)
     return (u.mT @ rows).reshape(tensor.shape)
 
 
-def turn_output(weight: Tensor, basis: Tensor) -> Tensor:
-    """The output projection's weight [hidden, Hq * D] for V in the basis [Hk, D, D]; float64.
+def turn_output(weight: Tensor, basis: Basis, layer: int) -> Tensor:
+    """The output projection's weight [hidden, Hq * D] for V in the basis; float64.
 
     The output's own bias never meets V.
     """
-    kv_heads, head_dim = basis.shape[:2]
+    back = basis.inverse[layer].to(weight.device)
+    kv_heads, head_dim = back.shape[:2]
     # [hidden, KV head, its query heads, head_dim]
     columns = weight.to(torch.float64).reshape(weight.shape[0], kv_heads, -1, head_dim)
-    u = basis.to(weight.device, torch.float64)
-    return torch.einsum("nhgd,hdc->nhgc", columns, u).reshape(weight.shape)
+    return torch.einsum("nhgd,hcd->nhgc", columns, back).reshape(weight.shape)
 
 
-def _fold(layer: Any, basis: Tensor) -> None:
+def _fold(layer: Any, basis: Basis, index: int) -> None:
     value, output = layer.v_proj, layer.o_proj
-    value.weight.copy_(turn_values(value.weight, basis))
+    value.weight.copy_(turn_values(value.weight, basis, index))
     if value.bias is not None:
-        value.bias.copy_(turn_values(value.bias, basis))
-    output.weight.copy_(turn_output(output.weight, basis))
+        value.bias.copy_(turn_values(value.bias, basis, index))
+    output.weight.copy_(turn_output(output.weight, basis, index))
 
 
 def _shape(layers: list[Any]) -> KVShape:

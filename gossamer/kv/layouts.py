@@ -1,4 +1,4 @@
-"""How K and V are stored: dense or sparse, in which type, and what that takes in bytes."""
+"""How K and V are stored: dense, sparse or coded, in which type, and what that takes in bytes."""
 
 import re
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ import torch
 from gossamer.kv.policies import POLICIES
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import CHUNK, VALUE_BITS, BlockFormat, valid_scales
+from gossamer.ops.kv_profile import parse_profile
 
 BASES = ("none", "pca")
-GRAMMAR = "dense[:type[@scales]] or sparse:keep[:type[@scales]]"
+GRAMMAR = "dense[:type[@scales]], sparse:keep[:type[@scales]], coded:25% or coded:8x8+4x56[@row]"
 ALIASES = {"fp8": "fp8_e4m3"}
 # What models compute in, by the names of layouts.
 PLAIN = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -84,7 +85,60 @@ class Sparse:
         return f"sparse:{self.keep}:{_typed(self.values, self.scales, dense=False)}"
 
 
-Layout = Dense | Sparse
+LEAST_PERCENT, MOST_PERCENT = 10, 52  # 1.6 bits a channel, and 8 with a scale per row
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Codes in a calibrated basis, its channels sorted by what they are worth, in groups of 8.
+
+    bits: `8x8+4x40+2x16`, that is bits (8, 4, 3, 2 or 0) x channels, and so on; or a float: the
+    percentage of float16's bytes that a row may take. A calibration picks the bits then
+    (KVConfig.resolve); until that has happened, there is no format.
+    scales: "none", or "row" (a float16 per token). None is "none", and "row" with a percentage:
+    on average, those 2 bytes buy more than any others.
+    """
+
+    bits: str | float
+    scales: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bits, str):
+            object.__setattr__(self, "bits", str(parse_profile(self.bits)))
+        elif isinstance(self.bits, bool) or not isinstance(self.bits, int | float):
+            raise TypeError(f"bits is {type(self.bits).__name__}; must be a str or a float")
+        elif not LEAST_PERCENT <= self.bits <= MOST_PERCENT:
+            raise ValueError(
+                f"bits are {_number(self.bits)}% of float16's; must be {LEAST_PERCENT}% to "
+                f"{MOST_PERCENT}%"
+            )
+        object.__setattr__(self, "scales", self.scales or self._default_scales)
+        one_of("scales of coded rows", self.scales, valid_scales("8x8", dense=True))
+
+    @property
+    def _default_scales(self) -> str:
+        return "none" if self.resolved else "row"
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the bits are known."""
+        return isinstance(self.bits, str)
+
+    def format(self, head_dim: int) -> BlockFormat:
+        """Raises ValueError for bits of another head_dim, and for a percentage."""
+        if not isinstance(self.bits, str):
+            raise ValueError(
+                f"bits are {_number(self.bits)}%, of which a calibration makes bits by channel; "
+                "resolve the config with one first (KVConfig.resolve), or name them: coded:8x8+4x56"
+            )
+        return BlockFormat(head_dim, None, self.bits, self.scales)
+
+    def __str__(self) -> str:
+        bits = self.bits if isinstance(self.bits, str) else f"{_number(self.bits)}%"
+        return f"coded:{bits}" + ("" if self.scales == self._default_scales else f"@{self.scales}")
+
+
+Layout = Dense | Sparse | Coded
 
 
 @dataclass(frozen=True)
@@ -96,11 +150,15 @@ class Side:
     policy: str = "magnitude"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layout, Dense | Sparse):
-            raise TypeError(f"layout is {self.layout!r}; must be Dense or Sparse")
+        if not isinstance(self.layout, Dense | Sparse | Coded):
+            raise TypeError(f"layout is {self.layout!r}; must be Dense, Sparse or Coded")
         one_of("basis", self.basis, BASES)
         one_of("policy", self.policy, POLICIES)
-        if isinstance(self.layout, Dense) and self.policy != "magnitude":
+        if isinstance(self.layout, Coded) and self.basis != "none":
+            raise ValueError(
+                f"basis is {self.basis!r}; must be left out for coded rows, which have their own"
+            )
+        if not isinstance(self.layout, Sparse) and self.policy != "magnitude":
             raise ValueError(f"policy is {self.policy!r}; must be left out where nothing is pruned")
 
     def format(self, head_dim: int) -> BlockFormat:
@@ -120,12 +178,24 @@ class Side:
 def parse_layout(text: str, dense: str = "fp16", sparse: str = "fp16") -> Layout:
     """See GRAMMAR; dense and sparse are the types where it names none. Raises ValueError."""
     kind, *words = text.split(":")
-    one_of("layout", kind, ("dense", "sparse"))
-    if len(words) > (2 if kind == "sparse" else 1) or (kind == "sparse" and not words):
+    one_of("layout", kind, ("dense", "sparse", "coded"))
+    if len(words) > (2 if kind == "sparse" else 1) or (kind != "dense" and not words):
         raise ValueError(f"layout is {text!r}; must be {GRAMMAR}")
+    if kind == "coded":
+        return parse_coded(words[0])
     if kind == "dense":
         return Dense(*parse_type(words[0] if words else dense))
     return Sparse(parse_keep(words[0]), *parse_type(words[1] if len(words) > 1 else sparse))
+
+
+def parse_coded(text: str) -> Coded:
+    """`25%`, `20.5%@row` or `8x8+4x40+2x16@row`. Raises ValueError."""
+    bits, scales = parse_type(text)
+    if not bits.endswith("%"):
+        return Coded(bits, scales)
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,20})?%", bits):
+        raise ValueError(f"bits are {bits!r}; must be a percentage like 25%, or like 8x8+4x56")
+    return Coded(float(bits[:-1]), scales)
 
 
 def parse_keep(text: str) -> int | float:
@@ -143,6 +213,10 @@ def parse_type(text: str) -> tuple[str, str | None]:
     if at and not scales:
         raise ValueError(f"type is {text!r}; must have scales after the @")
     return ALIASES.get(values, values), scales or None
+
+
+def _number(percent: float) -> str:
+    return repr(float(percent)).removesuffix(".0")
 
 
 def _typed(values: str, scales: str | None, dense: bool) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Self
 from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.shape import KVShape
 
-FORMAT = 2  # 2: with gradients
+FORMAT = 3  # 2: with gradients; 3: with what coded rows need
+AGAIN = "make it again by `gossamer calibrate MODEL --text FILE -o FILE`"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Manifest:
         if not isinstance(data, Mapping):
             raise ValueError(f"manifest is a {type(data).__name__}; must be an object")
         if data.get("format") != FORMAT:
-            raise ValueError(f"format is {data.get('format')!r}; this version reads {FORMAT}")
+            raise ValueError(
+                f"format is {data.get('format')!r}; this version reads {FORMAT}: {AGAIN}"
+            )
         names = {field.name for field in fields(cls)}
         if set(data) != names:
             raise ValueError(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.attention import PREPARED, PreparedMask, masked_attention
-from gossamer.kv.bases import turn_q_and_k
+from gossamer.kv.bases import QueryKeyTurn
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.layouts import Side
 from gossamer.kv.policies import POLICIES
@@ -94,6 +94,10 @@ class PagedCache:
         self.aliased = dense_pages == 0
         dense = [self._pool(spec.dense, dense_pages) for _ in range(0 if self.aliased else 2)]
         self._set(Pools(k, v, *(dense or (k, v))))
+        group = spec.shape.query_heads // spec.shape.kv_heads
+        self._turn: QueryKeyTurn | None = None
+        if spec.k_basis is not None:
+            self._turn = QueryKeyTurn(spec.k_basis, group, spec.dtype, spec.device)
 
     def _pool(self, side: Side, pages: int) -> BlockStore:
         # Zeros: values that nobody wrote are weighted by 0, and 0 times NaN would be NaN.
@@ -177,10 +181,7 @@ class PagedCache:
 
     def turn(self, layer: int, q: Tensor, k: Tensor) -> KV:
         """q [tokens, heads, D] and k [tokens, kv_heads, D] after RoPE, in the basis of K if any."""
-        if self.spec.k_basis is None:
-            return q, k
-        q, k = turn_q_and_k(q.transpose(0, 1), k.transpose(0, 1), self.spec.k_basis[layer])
-        return q.transpose(0, 1), k.transpose(0, 1)
+        return (q, k) if self._turn is None else self._turn(layer, q, k)
 
     def attend(
         self,

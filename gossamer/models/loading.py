@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gossamer.kv.bases import Basis
 from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.folding import turn_output, turn_values
 from gossamer.models.config import ModelConfig
@@ -32,11 +33,11 @@ def load_decoder(
     device: torch.device | str,
     max_len: int,
     shard: Shard | None = None,
-    v_basis: Tensor | None = None,
+    v_basis: Basis | None = None,
 ) -> Decoder:
     """A decoder with the source's weights, rounded to dtype, for positions below max_len.
 
-    v_basis: [layers, kv_heads, D, D], orthogonal; folded into the V and output projections in
+    v_basis: of all layers and KV heads; folded into the V and output projections in
     float64 before they are rounded, see gossamer.kv.folding. Raises ValueError for other dtypes
     and shapes, for a shard that does not divide the model, and for tensors that are missing,
     unexpected, there twice or of another shape, naming them.
@@ -46,8 +47,8 @@ def load_decoder(
     config, shard, device = source.config, shard or Shard(), torch.device(device)
     if v_basis is not None:
         expected = (config.layers, config.kv_heads, config.head_dim, config.head_dim)
-        if tuple(v_basis.shape) != expected:
-            raise ValueError(f"v_basis is {list(v_basis.shape)}; must be {list(expected)}")
+        if tuple(v_basis.matrix.shape) != expected:
+            raise ValueError(f"v_basis is {list(v_basis.matrix.shape)}; must be {list(expected)}")
     weights = Weights.empty(config, shard, dtype, device)
     try:
         _fill(weights, source, shard, v_basis)
@@ -73,7 +74,7 @@ def source_fingerprint(source: Source) -> Fingerprint:
     return Fingerprint.of(source.config.kv_shape, projections("k_proj"), projections("v_proj"))
 
 
-def _fill(weights: Weights, source: Source, shard: Shard, v_basis: Tensor | None) -> None:
+def _fill(weights: Weights, source: Source, shard: Shard, v_basis: Basis | None) -> None:
     """Every tensor into its place; ValueError unless each comes exactly once in its shape."""
     config, like = source.config, weights.embedding
     shapes, places = tensor_shapes(config), _places(config, weights, shard)
@@ -138,13 +139,12 @@ def _layer_places(config: ModelConfig, layer: LayerWeights, shard: Shard) -> dic
     return places
 
 
-def _folded(name: str, tensor: Tensor, v_basis: Tensor | None, device: torch.device) -> Tensor:
+def _folded(name: str, tensor: Tensor, v_basis: Basis | None, device: torch.device) -> Tensor:
     """V and output projections in V's basis, the others as they are."""
     if v_basis is None or not re.search(r"self_attn\.(v_proj\.|o_proj\.weight)", name):
         return tensor
-    basis = v_basis[int(name.split(".")[2])]
     turn = turn_values if "v_proj" in name else turn_output
-    return turn(tensor.to(device), basis)
+    return turn(tensor.to(device), v_basis, int(name.split(".")[2]))
 
 
 def _check(name: str, tensor: Tensor, shape: tuple[int, ...], already: bool) -> None:

@@ -71,7 +71,9 @@ class Gateway:
             return next(iter(self.engines)) if kv is None else kv
         for name, engine in self.engines.items():
             with suppress(ValueError):
-                if KVConfig.of(kv, engine.built.dtype) == engine.kv:
+                dtype = engine.built.dtype
+                # By its bits, or by the percentage of which they were made.
+                if KVConfig.of(kv, dtype) in (engine.kv, KVConfig.of(engine.config.kv, dtype)):
                     return name
         loaded = ", ".join(self.engines)
         raise APIError(400, f"kv is {kv!r}; loaded: {loaded}", param="kv", code="kv_not_loaded")

@@ -9,6 +9,7 @@ import torch
 
 from gossamer.bench import Record
 from gossamer.engine import LLM, EngineConfig
+from gossamer.engine.build import sized_cache
 from gossamer.engine.config import parse_bytes
 from gossamer.kv import KVConfig, KVShape
 from gossamer.models import open_model
@@ -45,6 +46,12 @@ class BenchConfig:
 
     def resolved_device(self) -> str:
         return str(EngineConfig(model=self.model, device=self.device).resolved_device())
+
+    def sized(self, kv: str) -> KVConfig:
+        """The cache that a spec names, with all bits known."""
+        source = open_model(self.model, self.random_weights)
+        config = EngineConfig(model=source, kv=kv, calibration=self.calibration)
+        return sized_cache(config, source, self.resolved()[0])
 
     def load(self, kv: str, **more: Any) -> AbstractContextManager[LLM]:
         """An engine without prefix cache: random prompts share nothing."""
@@ -101,7 +108,7 @@ def throughput(config: BenchConfig, workload: Workload) -> list[Record]:
             if config.kv_memory is None:
                 raise ValueError("kv_memory is missing; needed to find how many requests fit")
             memory = parse_bytes("kv_memory", config.kv_memory)
-            count = sequences_that_fit(KVConfig.of(kv, dtype), shape, dtype, longest, memory)
+            count = sequences_that_fit(config.sized(kv), shape, dtype, longest, memory)
             more = {"max_num_seqs": count + 1}
         more |= {"max_num_batched_tokens": FILL_BUDGET} if workload.fill else {}
         with config.load(kv, max_model_len=longest, **more) as llm:
@@ -137,7 +144,7 @@ def latency(
     for kv in config.caches:
         memory = config.kv_memory
         if memory is None:
-            memory = memory_for(KVConfig.of(kv, dtype), shape, dtype, longest, most)
+            memory = memory_for(config.sized(kv), shape, dtype, longest, most)
         more = {"max_num_batched_tokens": FILL_BUDGET} if fill else {}
         more |= {"max_model_len": longest, "max_num_seqs": most + 1}
         with config.load(kv, kv_memory=memory, **more) as llm:

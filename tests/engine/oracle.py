@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.kv import BlockStore, Calibration, KVConfig, turn_q_and_k
+from gossamer.kv import BlockStore, Calibration, KVConfig
+from gossamer.kv.bases import Basis
 from gossamer.kv.layouts import Side
 from gossamer.kv.policies import POLICIES
 from gossamer.masks import Mask
@@ -40,9 +41,8 @@ def oracle_logits(
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         ranks = None if calibration is None else calibration.rank_weights(kv.k)
         weights = None if ranks is None else ranks[layer]
-        if calibration is not None and kv.k.basis == "pca":
-            turned = turn_q_and_k(q.transpose(0, 1), k.transpose(0, 1), calibration.k_basis[layer])
-            q, k = (x.transpose(0, 1) for x in turned)
+        if calibration is not None:
+            q, k = in_basis(q, k, calibration.basis("k", kv.k), layer)
         seen = (key <= query) & _slides(decoder, layer, query - key)
         if mask is not None:
             seen &= mask.dense(len(ids), len(ids))[0, 0] | (query >= prompt)
@@ -51,6 +51,17 @@ def oracle_logits(
         )
 
     return decoder.logits(decoder.forward(torch.tensor(ids), positions, attend))
+
+
+def in_basis(q: Tensor, k: Tensor, basis: Basis | None, layer: int) -> tuple[Tensor, Tensor]:
+    """q [T, Hq, D] and k [T, Hk, D] as the cache has them, computed in float64."""
+    if basis is None:
+        return q, k
+    mean = 0.0 if basis.mean is None else basis.mean[layer].double()
+    turned_k = torch.einsum("thd,hdc->thc", k.double() - mean, basis.matrix[layer].double())
+    queries = q.double().unflatten(1, (k.shape[1], -1))
+    turned_q = torch.einsum("thgd,hcd->thgc", queries, basis.inverse[layer]).flatten(1, 2)
+    return turned_q.to(q.dtype), turned_k.to(k.dtype)
 
 
 def _slides(decoder: Decoder, layer: int, distance: Tensor) -> Tensor:

@@ -123,6 +123,8 @@ def test_no_tokenizer(tmp_path):
             "kv is sparse:k=8,v=8,k_policy=weighted, which needs a calibration",
         ),
         ({"kv": "sparse:k=8,v=8,basis=pca"}, ValueError, "basis=pca, which needs a calibration"),
+        ({"kv": "coded:25%"}, ValueError, "kv is coded:25%, which needs a calibration"),
+        ({"kv": "coded:4x32"}, ValueError, "k: values is '4x32', which is 32 channels; must add"),
     ],
 )
 def test_a_bad_option_is_named(tiny, options, error, message):

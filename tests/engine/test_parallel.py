@@ -18,6 +18,7 @@ from gossamer.engine.config import EngineConfig
 from gossamer.engine.parallel import WorkerDiedError
 from gossamer.engine.worker import BUILT, JOINED, Start, join_group, open_store
 from gossamer.engine.workers import Workers
+from gossamer.integrations.calibrating import calibrate
 from gossamer.models import Shard
 from tests.models.tiny import VOCAB, random_ids, tiny_directory
 
@@ -72,6 +73,19 @@ def test_the_same_tokens(family, kv, tmp_path):
     with parallel(tmp_path, **options) as llm:
         tokens = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
     assert tokens == expected
+
+
+def test_a_coded_cache(tmp_path):
+    """Every rank has the bases of its own heads."""
+    torch.manual_seed(1)
+    model = tiny_directory("llama", tmp_path)
+    file = tmp_path / "calibration.safetensors"
+    calibrate(model, random_ids(400), context=100).save(file)
+    options = {"kv": "coded:50%,window=0", "calibration": file}
+    with LLM(tmp_path, **OPTIONS, **options) as llm:
+        expected = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
+    with parallel(tmp_path, **options) as llm:
+        assert [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)] == expected
 
 
 def test_threads_are_shared(directory, monkeypatch):

@@ -53,6 +53,9 @@ FORMATS = (
     "k=dense:int4@channel,v=sparse:8:int4",
     "sparse:k=8,v=8,basis=pca,k_policy=weighted",
     "sparse:k=8,v=8,prefill=dense",
+    "coded:33%",
+    "k=coded:8x8+4x8,v=coded:4x8+2x8@row,window=0",
+    "k=coded:4x8+3x8@row,v=sparse:8:int4,v_basis=pca,sink=0",
 )
 CHUNKABLE = [spec for spec in FORMATS if "prefill=dense" not in spec]
 LONGEST, NEW = 256, 12

@@ -50,7 +50,15 @@ def test_families(family, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spec", ["basis=pca,k_policy=weighted", "v_basis=pca,k_policy=gradient", "k_basis=pca"]
+    "spec",
+    [
+        "sparse:k=8,v=8,basis=pca,k_policy=weighted",
+        "sparse:k=8,v=8,v_basis=pca,k_policy=gradient",
+        "sparse:k=8,v=8,k_basis=pca",
+        "coded:33%",
+        "k=coded:4x16@row,v=coded:4x8+2x8@row,window=0",
+        "k=dense:int4@channel,v=coded:4x16",
+    ],
 )
 def test_calibrated(spec, tmp_path):
     """The engine folds V's basis into weights, the cache applies it: equal up to rounding."""
@@ -58,7 +66,6 @@ def test_calibrated(spec, tmp_path):
     model, prompts = endless(tiny_directory("llama", tmp_path)), prompts_of()
     calibration, file = calibrate(model, random_ids(400), context=100), tmp_path / "kv.safetensors"
     calibration.save(file)
-    spec = f"sparse:k=8,v=8,{spec}"
     llm = cpu_llm(tmp_path, kv=spec, calibration=file)
     expected = tokens_of(llm.generate(prompts, greedy(40)))
     before = {name: p.clone() for name, p in model.named_parameters()}

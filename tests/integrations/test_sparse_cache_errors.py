@@ -113,6 +113,8 @@ def test_specs(model):
         ("sparse:k=8,v=8,k_policy=think", "policy is 'think'; must be one of magnitude"),
         ("sparse:k=8,v=8,basis=pca", "needs a calibration; make one by `gossamer calibrate`"),
         ("sparse:k=17,v=8", "keep is 17; must be 1 to 16"),
+        ("coded:25%", "needs a calibration; make one by `gossamer calibrate`"),
+        ("coded:4x32", "k: values is '4x32', which is 32 channels; must add up to 16"),
     ):
         with pytest.raises(ValueError, match=message):
             SparseCache(model.config, spec)

@@ -1,13 +1,16 @@
 """Rows of a SparseCache: taken back, reordered, saved; and the memory that they take."""
 
 import copy
+import json
 
 import pytest
 import torch
 
+from gossamer.integrations.calibrating import calibrate
 from gossamer.integrations.transformers import SparseCache, use_gossamer
 from gossamer.integrations.transformers.pages import PageTable
 from gossamer.kv import KVConfig, KVShape
+from gossamer.kv.extras import import_extra
 from tests.integrations.generating import by_transformers, endless_tiny, generated
 from tests.models.tiny import random_ids
 
@@ -209,6 +212,28 @@ def test_save_and_load(model, spec, tmp_path):
         expected = generated(model, texts, 40, past_key_values=cache)
         assert generated(model, texts, 40, past_key_values=back) == expected
         back.save(tmp_path / "again.safetensors")  # and a cache that came from a file
+
+
+def test_a_coded_cache_in_a_file(model, tmp_path):
+    """The file names bits, not the percentage of which they were made; old blocks are refused."""
+    calibration = calibrate(model, random_ids(400), context=100)
+    file, ids = tmp_path / "cache.safetensors", some_ids(1, 120)
+    with use_gossamer(model, "coded:33%", calibration=calibration):
+        cache = SparseCache(model.config, "coded:33%", calibration=calibration)
+        logits_after(model, cache, ids)
+        cache.save(file)
+        back = SparseCache.load(file, model.config, calibration=calibration)
+        assert str(back.kv) == str(KVConfig.parse("coded:33%").resolve(calibration))
+        more = some_ids(1, 3)
+        expected = logits_after(model, cache, more)
+        assert torch.equal(logits_after(model, back, more), expected)
+    tensors = import_extra("safetensors.torch").load_file(file)
+    with import_extra("safetensors").safe_open(file, "pt") as opened:
+        about = json.loads(opened.metadata()["gossamer_cache"])
+    metadata = {"gossamer_cache": json.dumps({**about, "format": 2})}
+    import_extra("safetensors.torch").save_file(tensors, file, metadata=metadata)
+    with pytest.raises(ValueError, match="format is 2; this version reads 3"):
+        SparseCache.load(file, model.config, calibration=calibration)
 
 
 def test_load_refuses(sparse, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gossamer.integrations.calibrating import (
-    _attention_with_offset,
+    _attention_with_offsets,
     _gradients_at,
     calibrate,
     measure_gradients,
@@ -252,30 +252,31 @@ def test_importing_gossamer_does_not_import_the_extra():
 
 
 def test_gradients_against_finite_differences():
-    """Moving a far key moves the loss by the gradient; parameters keep their own settings."""
+    """Moving far keys and values moves the loss by the gradient; parameters keep their settings."""
     model, ids = tiny_model("llama").double(), random_ids(130)
-    offsets = [torch.zeros(2, 130, 8, dtype=torch.float64) for _ in range(3)]
-    gradients = _gradients_at(model, ids, offsets)
+    found = list(_gradients_at(model, ids, kv_shape(model)))
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     positions = torch.arange(130)
     near = KVConfig().sees_dense(positions[:, None], positions)
     future = positions > positions[:, None]
+    still = torch.zeros(2, 130, 8, dtype=torch.float64)
 
     @torch.no_grad()
-    def loss(moved):
+    def loss(moved, side, by):
         def attend(layer, query, key, value, scaling):
-            inputs = (query, key, moved[layer], value, scaling, near, future)
-            return _attention_with_offset(*inputs)
+            offsets = [by if (layer, i) == (moved, side) else still for i in range(2)]
+            return _attention_with_offsets(query, key, value, *offsets, scaling, near, future)
 
         with attention_function(model, attend):
             logits = model(ids[None], use_cache=False).logits[0, :-1]
         return torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum")
 
-    for layer in range(3):
-        assert torch.all(gradients[layer][:, 96:] == 0), "no query sees these compressed"
-        direction = [torch.zeros_like(x) for x in offsets]
-        direction[layer] = torch.randn_like(offsets[layer])
-        slope = (loss([1e-4 * d for d in direction]) - loss([-1e-4 * d for d in direction])) / 2e-4
-        expected = (gradients[layer] * direction[layer]).sum()
-        # Random slopes are about as large as the gradient; norms inside are in float32.
-        assert abs(slope - expected) < 0.02 * gradients[layer].norm()
+    for layer, (k, v, *gradients) in enumerate(found):
+        assert k.shape == v.shape == still.shape
+        for side, gradient in enumerate(gradients):
+            assert torch.all(gradient[:, 96:] == 0), "no query sees these compressed"
+            direction = torch.randn_like(still)
+            ends = (loss(layer, side, 1e-4 * direction), loss(layer, side, -1e-4 * direction))
+            expected = (gradient * direction).sum()
+            # Random slopes are about as large as the gradient; norms inside are in float32.
+            assert abs((ends[0] - ends[1]) / 2e-4 - expected) < 0.02 * gradient.norm()

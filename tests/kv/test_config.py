@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.kv.config import KVConfig
-from gossamer.kv.layouts import Dense, Side, Sparse
+from gossamer.kv.layouts import Coded, Dense, Side, Sparse
 from gossamer.kv.policies import POLICIES
 from gossamer.kv.shape import KVShape
 from gossamer.ops.kv_block import VALUE_BITS, valid_scales
+from gossamer.ops.kv_profile import GROUP_BITS, Profile
 
 LLAMA = KVShape(layers=32, query_heads=32, kv_heads=8, head_dim=128)
 
@@ -29,6 +30,20 @@ MEANINGS = {
     ),
     "k=dense:int4@channel,v=sparse:40:int4,v_basis=pca,window=0": KVConfig(
         Side(Dense("int4", "channel")), Side(Sparse(40, "int4"), "pca"), window=0
+    ),
+    "coded:25%": KVConfig(Side(Coded(25.0)), Side(Coded(25.0)), sink=32),
+    "coded:20.5%@none,window=64": KVConfig(
+        Side(Coded(20.5, "none")), Side(Coded(20.5, "none")), window=64, sink=32
+    ),
+    "coded:4x64,sink=0": KVConfig(Side(Coded("4x64")), Side(Coded("4x64")), sink=0),
+    "k=coded:8x8+4x40+2x16,v=coded:4x32+2x32@row": KVConfig(
+        Side(Coded("8x8+4x40+2x16")), Side(Coded("4x32+2x32", "row")), sink=32
+    ),
+    "k=dense:int4@channel,v=coded:25%": KVConfig(
+        Side(Dense("int4", "channel")), Side(Coded(25.0)), sink=32
+    ),
+    "k=coded:25%,v=sparse:40:int4,v_basis=pca,sink=64": KVConfig(
+        Side(Coded(25.0)), Side(Sparse(40, "int4"), "pca"), sink=64
     ),
     "sparse:k=64,v=16,k_policy=weighted": KVConfig(
         Side(Sparse(64), policy="weighted"), Side(Sparse(16))
@@ -50,10 +65,48 @@ def test_other_ways_to_say_it():
         "k=sparse:8:int4@channel,v=sparse:8:int4@channel"
     )
     assert KVConfig.parse("k=dense,v=dense") == KVConfig.parse(" dense ")
+    assert KVConfig.parse("coded:25.0%,sink=32") == KVConfig.parse("k=coded:25%,v=coded:25%")
+    assert KVConfig.parse("coded:4x8+4x56@none") == KVConfig.parse("coded:4x64")
+    assert KVConfig.parse("coded:25%@row") == KVConfig.parse("coded:25%")
+
+
+def test_a_coded_cache_has_a_dense_first_block_unless_it_says_otherwise():
+    coded = Side(Coded("4x64"))
+    assert [KVConfig(coded).sink, KVConfig(v=coded).sink, KVConfig().sink] == [32, 32, 0]
+    assert KVConfig.parse("coded:4x64,sink=0").sink == 0
+    assert str(KVConfig(coded, coded, sink=0)) == "coded:4x64,sink=0"
+    assert str(KVConfig(coded, coded)) == "coded:4x64"
+
+
+def test_percentages_have_no_bytes():
+    config = KVConfig.parse("k=coded:25%,v=coded:4x128")
+    assert config.calibrated
+    assert not config.resolved
+    with pytest.raises(ValueError, match=r"k: bits are 25%, of which a calibration makes bits by"):
+        config.block_bytes(LLAMA)
+    with pytest.raises(ValueError, match="which needs a calibration to pick its bits"):
+        config.resolve(None)
+    named = KVConfig.parse("coded:4x128")
+    assert named.resolved
+    assert named.resolve(None) is named
+    assert named.share(LLAMA) == 0.25
+    with pytest.raises(ValueError, match=r"k: values is '4x64', which is 64 channels; must add up"):
+        KVConfig.parse("coded:4x64").block_bytes(LLAMA)
+
+
+@st.composite
+def coded(draw: st.DrawFn) -> Coded:
+    if draw(st.booleans()):
+        percent = st.floats(10, 52) | st.integers(10, 52).map(float)
+        return Coded(draw(percent), draw(st.sampled_from(["none", "row"])))
+    bits = draw(st.lists(st.sampled_from(GROUP_BITS), min_size=16, max_size=16).filter(any))
+    return Coded(str(Profile(tuple(bits))), draw(st.sampled_from(["none", "row"])))
 
 
 @st.composite
 def sides(draw: st.DrawFn, name: str) -> Side:
+    if draw(st.booleans()):
+        return Side(draw(coded()))
     dense = draw(st.booleans())
     values = draw(st.sampled_from(sorted(VALUE_BITS)))
     scales = draw(st.sampled_from(valid_scales(values, dense)))
@@ -75,7 +128,7 @@ def sides(draw: st.DrawFn, name: str) -> Side:
 def test_every_config_survives_a_round_trip(k, v, window, sink, prefill):
     config = KVConfig(k, v, window, sink, prefill)
     assert KVConfig.parse(str(config)) == config
-    assert config.block_bytes(LLAMA) > 0
+    assert not config.resolved or config.block_bytes(LLAMA) > 0
 
 
 @pytest.mark.parametrize(
@@ -107,6 +160,20 @@ def test_every_config_survives_a_round_trip(k, v, window, sink, prefill):
         ("dense,k=8", "key is 'k'; must be one of basis,"),
         ("k=sparse:40", "v= is missing; must be given"),
         ("k=40,v=40", "layout is '40'; must be one of dense, sparse"),
+        ("coded", "'coded' is not key=value; specs begin with dense, coded:25%,"),
+        ("coded:", "bits are ''; must be like 8x16+4x40+2x8"),
+        ("coded:25", "bits are '25'; must be like 8x16+4x40+2x8"),
+        ("coded:9%", "bits are 9% of float16's; must be 10% to 52%"),
+        ("coded:52.5%", "bits are 52.5% of float16's; must be 10% to 52%"),
+        ("coded:1e1%", "bits are '1e1%'; must be a percentage like 25%, or like 8x8+4x56"),
+        ("coded:25%@channel", "scales of coded rows is 'channel'; must be one of none, row"),
+        ("coded:25%:int4", "layout is 'coded:25%:int4'; must be dense[:type"),
+        ("coded:5x64", "'5x64' has 5 bits; must be 8, 4, 3, 2 or 0"),
+        ("coded:4x60+2x4", "'4x60' has 60 channels; must be a multiple of 8"),
+        ("coded:0x64", "bits are '0x64'; must be more than 0 somewhere"),
+        ("coded:25%,basis=pca", "basis is 'pca'; must be left out for coded rows, which have th"),
+        ("coded:25%,k_policy=gradient", "policy is 'gradient'; must be left out where nothing"),
+        ("coded:25%,values=int4", "key is 'values'; must be one of basis,"),
         ("k=dense,v=dense,values=int8", "key is 'values'; must be one of k, v,"),
     ],
 )

@@ -14,6 +14,7 @@ from gossamer.integrations.transformers import (
     kv_shape,
 )
 from gossamer.kv.calibration import Moments
+from gossamer.kv.config import KVConfig
 from gossamer.kv.folding import fold_v_basis
 from tests.integrations import FAMILIES, tiny_model
 
@@ -63,6 +64,26 @@ def test_logits_stay_and_v_turns(family):
     for before, after, basis in zip(values, turned, calibration.v_basis, strict=True):
         torch.testing.assert_close(after, before @ basis, rtol=1e-4, atol=1e-4)
         assert (after - before).abs().max() > 0.1 * before.abs().max()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_coded_rows_fold_exactly(family):
+    """In float64: any invertible basis, its inverse in the output projection, biases included."""
+    model, ids = tiny_model(family), random_ids()
+    calibration = calibrate(model, ids)
+    v = KVConfig.parse("k=dense,v=coded:50%@none").resolve(calibration).v
+    model = model.double()
+    values, logits = values_and_logits(model, ids)
+    fold_v_basis(model, calibration, v)
+    turned, folded_logits = values_and_logits(model, ids)
+    torch.testing.assert_close(folded_logits, logits, rtol=1e-9, atol=1e-9)
+    basis = calibration.basis("v", v)
+    for layer, (before, after) in enumerate(zip(values, turned, strict=True)):
+        torch.testing.assert_close(after, before @ basis.matrix[layer], rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="folded already"):
+        fold_v_basis(model, calibration, v)
+    with pytest.raises(ValueError, match="v is dense:fp16 with basis 'none'; must be coded or"):
+        fold_v_basis(model, calibration, KVConfig().v)
 
 
 def test_v_ends_in_its_principal_axes():

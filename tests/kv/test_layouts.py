@@ -2,7 +2,7 @@
 
 import pytest
 
-from gossamer.kv.layouts import Dense, Side, Sparse, parse_layout
+from gossamer.kv.layouts import Coded, Dense, Side, Sparse, parse_layout
 from gossamer.ops.kv_block import BlockFormat
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
@@ -28,7 +28,8 @@ def test_bytes_by_the_formula(head_dim):
         for keep in range(1, head_dim + 1):
             row = head_dim // 8 + -(-keep // 8) * bits + scale
             assert Side(Sparse(keep, values)).block_bytes(head_dim) == 32 * row
-        assert Side(Dense(values)).block_bytes(head_dim) == 32 * (head_dim * bits // 8 + scale)
+        row = head_dim * bits // 8 if bits == 16 else -(-head_dim * bits // 64) * 8
+        assert Side(Dense(values)).block_bytes(head_dim) == 32 * (row + scale)
     # KIVI: scale and minimum in float16, per channel of 32 tokens or per 32 channels of a token.
     assert Dense("int4", "channel").format(head_dim).nbytes == 16 * head_dim + 4 * head_dim
     if head_dim % 32 == 0:
@@ -41,6 +42,14 @@ def test_blocks_stay_aligned(head_dim):
         for keep in (None, *range(1, head_dim + 1)):
             for scales in (None, "channel") if values.startswith("int") else (None,):
                 assert BlockFormat(head_dim, keep, values, scales).nbytes % 16 == 0
+
+
+def test_bytes_of_coded_rows():
+    """Bits times channels, filled up to 8 bytes, and 2 of a scale."""
+    for bits, row in (("4x64", 32), ("8x8+4x40+2x16", 32), ("3x64", 24), ("2x56+0x8", 16)):
+        assert Side(Coded(bits)).block_bytes(64) == 32 * row
+        assert Side(Coded(bits, "row")).block_bytes(64) == 32 * (row + 2)
+    assert Side(Coded("4x64")).sparsity(64) == 0
 
 
 def test_fractions_keep_the_nearest_multiple_of_8():
@@ -102,9 +111,11 @@ def test_keep_must_be_a_number():
             BlockFormat(64, wrong)
     with pytest.raises(TypeError, match=r"head_dim is 64.0; must be an integer"):
         BlockFormat(64.0)
-    with pytest.raises(TypeError, match="layout is 'dense'; must be Dense or Sparse"):
+    with pytest.raises(TypeError, match="layout is 'dense'; must be Dense, Sparse or Coded"):
         Side("dense")
     with pytest.raises(TypeError, match="keep is str; must be an int or a float"):
         Sparse("40")
+    with pytest.raises(TypeError, match="bits is bool; must be a str or a float"):
+        Coded(True)
     with pytest.raises(TypeError, match="keep is bool"):
         Sparse(True)

@@ -7,6 +7,7 @@ import torch
 
 from gossamer.integrations.calibrating import calibrate
 from gossamer.integrations.transformers import fingerprint
+from gossamer.kv.bases import Basis
 from gossamer.kv.folding import fold_v_basis
 from gossamer.models import load_decoder, open_model, source_fingerprint
 from gossamer.models.layout import tensor_shapes
@@ -222,7 +223,7 @@ def test_fingerprint_and_folding(family, tmp_path):
     calibration = calibrate(model, ids, context=256)
     source = open_model(tmp_path)
     assert source_fingerprint(source) == fingerprint(model) == calibration.manifest.fingerprint
-    plain, folded = load(tmp_path), load(tmp_path, v_basis=calibration.v_basis)
+    plain, folded = load(tmp_path), load(tmp_path, v_basis=Basis(calibration.v_basis))
     ids = ids[:40]
     assert_near(logits_of(folded, ids), logits_of(plain, ids), 2e-5)
     fold_v_basis(model, calibration)
@@ -235,7 +236,7 @@ def test_fingerprint_and_folding(family, tmp_path):
 def test_arguments(tmp_path):
     tiny_directory("llama", tmp_path)
     with pytest.raises(ValueError, match=r"v_basis is \[3, 2, 8, 8\]; must be \[3, 2, 16, 16\]"):
-        load(tmp_path, v_basis=torch.ones(3, 2, 8, 8))
+        load(tmp_path, v_basis=Basis(torch.ones(3, 2, 8, 8)))
     with pytest.raises(
         ValueError, match=r"dtype is torch\.int8; must be float32, float16 or bfloat16"
     ):

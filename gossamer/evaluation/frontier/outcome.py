@@ -15,7 +15,7 @@ from gossamer.evaluation.frontier.candidates import Budget, share_at
 from gossamer.evaluation.frontier.measure import Measuring, SearchError
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
-from gossamer.kv import KVConfig, KVShape, Sparse
+from gossamer.kv import Coded, KVConfig, KVShape, Sparse
 from gossamer.ops.kv_block import VALUE_BITS
 
 Role = Literal["dense", "uniform", "pair", "variant"]
@@ -115,6 +115,8 @@ class Outcome:
 
 def _quantised(row: MeasuredCache) -> bool:
     layout = row.config.k.layout
+    if isinstance(layout, Coded):
+        return True
     return VALUE_BITS[layout.values if isinstance(layout, Sparse) else layout.dtype] < 16
 
 

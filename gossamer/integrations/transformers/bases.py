@@ -10,7 +10,7 @@ def needed_calibration(
 ) -> Calibration | None:
     """The calibration, read from its file; None where the spec needs none.
 
-    Raises ValueError where it is missing, or made for another shape.
+    Raises ValueError where it is missing, made for another shape, or not for this cache.
     """
     if not spec.calibrated:
         return None
@@ -25,4 +25,8 @@ def needed_calibration(
             f"the calibration of {found.manifest.model} is for {found.manifest.shape}; "
             f"the model has {shape}"
         )
+    resolved = spec.resolve(found)
+    resolved.block_bytes(shape)
+    for name, side in (("k", resolved.k), ("v", resolved.v)):
+        found.basis(name, side)  # refuses codes that it was not made for
     return found

@@ -52,7 +52,8 @@ class SparseCache(Cache):  # type: ignore[misc]
             raise ValueError(f"rollback is {rollback!r}; must be an integer of at least 0")
         self.spare = -(-rollback // BLOCK_TOKENS)
         spec = KVConfig.of(kv, torch.float16)
-        spec.block_bytes(self.shape)  # refuses what this head_dim cannot have
+        if spec.resolved:
+            spec.block_bytes(self.shape)  # refuses what this head_dim cannot have
         self.calibration = needed_calibration(calibration, spec, self.shape)
         super().__init__(layers=[])
         self.reset()
@@ -60,7 +61,7 @@ class SparseCache(Cache):  # type: ignore[misc]
     layers: list[PagedCache]  # one each, so that growing one copies one layer's pages
     rows: Rows | None
     owner: Owner
-    _v_basis: Tensor | None
+    _v_basis: tuple[Tensor, Tensor] | None  # [layers, kv_heads, D, D], and its inverse
     _step: RowsStep | None
     _done: set[int]
 
@@ -161,9 +162,8 @@ class SparseCache(Cache):  # type: ignore[misc]
         assert self.rows is not None, "update has allocated it"
         step, pages = self._step_for(layer, query.shape[2], mask), self.layers[layer]
         k, v = keys
-        basis = None if self._v_basis is None else self._v_basis[layer]
-        if basis is not None:
-            v = turn(v, basis)
+        if self._v_basis is not None:
+            v = turn(v, self._v_basis[0][layer])
         if query.shape[2] == 1:  # [tokens, heads, D] either way, and this in half the time
             q, k, v = query[:, :, 0], k[:, :, 0], v[:, :, 0]
         else:
@@ -177,7 +177,9 @@ class SparseCache(Cache):  # type: ignore[misc]
             pages.compress(step.compress.dense, step.compress.stored)
         out = pages.attend(0, q, k, v, step.cache, scale, sliding)
         out = out.view(len(query), -1, *out.shape[1:])
-        return out if basis is None else turn(out.transpose(1, 2), basis.mT).transpose(1, 2)
+        if self._v_basis is None:
+            return out
+        return turn(out.transpose(1, 2), self._v_basis[1][layer]).transpose(1, 2)
 
     def _step_for(self, layer: int, columns: int, mask: Tensor | None) -> RowsStep:
         """The plan of this forward pass, made in its first layer."""
@@ -224,10 +226,12 @@ class SparseCache(Cache):  # type: ignore[misc]
     def _allocate(self, k: Tensor) -> None:
         config = KVConfig.of(self.kv, k.dtype)
         spec = CacheSpec.of(config, self.shape, k.dtype, k.device, self.calibration)
-        self._v_basis = None
-        if self.calibration is not None and config.v.basis == "pca":
+        known, self._v_basis = self.calibration, None
+        if known is not None and (basis := known.basis("v", spec.config.v)) is not None:
             # Applied to V and to outputs here: the model's weights stay as they are.
-            self._v_basis = self.calibration.v_basis.to(k.device, k.dtype)
+            basis = basis.rounded(k.dtype)
+            there, back = (x.to(k.device, k.dtype) for x in (basis.matrix, basis.inverse))
+            self._v_basis = there, back
         ring = Ring(spec, self.spare)
         self.rows = Rows(ring, [0] * k.shape[0])
         self.layers = [

@@ -15,7 +15,7 @@ from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.extras import import_extra
 from gossamer.kv.pages import NO_PAGE
 
-FORMAT = 2  # 2: the digest is of all of a calibration
+FORMAT = 3  # 2: the digest is of all of a calibration; 3: blocks of format 2 (kv_block)
 
 
 def save(cache: Any, path: str | os.PathLike[str]) -> None:
@@ -114,8 +114,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     if text is None:
         raise ValueError(f"{path}: not a saved SparseCache")
     about = json.loads(text)
-    # Before 2 the digest was of a part of the calibration; without one nothing is different.
-    if about.get("format") not in ((1, FORMAT) if about.get("calibration") is None else (FORMAT,)):
+    if about.get("format") != FORMAT:
         raise ValueError(f"{path}: format is {about.get('format')!r}; this version reads {FORMAT}")
     return about, tensors
 

@@ -1,0 +1,88 @@
+"""Which group of channels gets how many bits: the least error that a number of bytes can buy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from gossamer.kv.layouts import Coded
+from gossamer.ops.kv_profile import GROUP_BITS, Profile
+
+LINE_BYTES = 8  # rows of codes are filled up to that
+SCALE_BYTES = 2
+
+# Errors by bits (as GROUP_BITS) and group of channels, for rows without a scale and with one.
+Errors = dict[str, Sequence[Sequence[float]]]
+Best = tuple[float, tuple[int, ...]]  # an error, and the bits of the groups that have it
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Bits of the groups of a row, what it takes in bytes, and its error."""
+
+    bits: tuple[int, ...]
+    scales: str
+    nbytes: int
+    error: float
+
+    @property
+    def layout(self) -> Coded:
+        return Coded(str(Profile(self.bits)), self.scales)
+
+
+def pick_bits(errors: Errors, nbytes: float) -> Choice:
+    """The best row of at most so many bytes. Raises ValueError where none has room for a code."""
+    found = choices(errors, nbytes)
+    if not found:
+        raise ValueError(_no_room(nbytes, errors))
+    return min(found, key=lambda choice: (choice.error, choice.nbytes))
+
+
+def pick_both(k: Errors, v: Errors, nbytes: float) -> tuple[Choice, Choice]:
+    """The best rows of K and V of at most so many bytes together; errors are in the same unit."""
+    pairs = product(choices(k, nbytes), choices(v, nbytes))
+    fitting = [pair for pair in pairs if pair[0].nbytes + pair[1].nbytes <= nbytes]
+    if not fitting:
+        raise ValueError(_no_room(nbytes, k, v))
+    return min(fitting, key=lambda pair: (pair[0].error + pair[1].error, pair[0].nbytes))
+
+
+def choices(errors: Errors, nbytes: float) -> list[Choice]:
+    """The best row for each scaling and each length up to `nbytes`."""
+    found = []
+    for scales, table in errors.items():
+        extra = SCALE_BYTES if scales == "row" else 0
+        for length, (error, bits) in _best_by_length(table, int(nbytes) - extra).items():
+            found.append(Choice(bits, scales, length + extra, error))
+    return found
+
+
+def _no_room(nbytes: float, *sides: Errors) -> str:
+    least = sum(LINE_BYTES + (0 if "none" in errors else SCALE_BYTES) for errors in sides)
+    return f"{nbytes:g} bytes have no room for codes; must be at least {least}"
+
+
+def _best_by_length(table: Sequence[Sequence[float]], most: int) -> dict[int, Best]:
+    """Least error and its bits for rows of 8, 16, ... bytes; never more bits than the group before.
+
+    Groups one after another; of all ways to spend so many bytes on those so far that end with so
+    many bits, only the best can be part of the best.
+    """
+    best: dict[tuple[int, int], Best] = {(0, GROUP_BITS[0]): (0.0, ())}  # by bytes and last bits
+    for group in range(len(table[0])):
+        longer: dict[tuple[int, int], Best] = {}
+        for (used, last), (error, bits) in best.items():
+            for level, width in enumerate(GROUP_BITS):
+                key = (used + width, width)
+                if width > last or key[0] > most:
+                    continue
+                candidate = (error + table[level][group], (*bits, width))
+                if candidate[0] < longer.get(key, (math.inf, ()))[0]:
+                    longer[key] = candidate
+        best = longer
+    found: dict[int, Best] = {}
+    for length in range(LINE_BYTES, most + 1, LINE_BYTES):
+        fitting = [entry for (used, _), entry in best.items() if 0 < used <= length]
+        if fitting:
+            found[length] = min(fitting)
+    return found
