@@ -63,6 +63,9 @@ struct WarpResult {
   __device__ __forceinline__ float& sum(int row) const { return base[rows * (D + 1) + row]; }
 };
 
+// Out of line: rare, and long enough to be in the way of instructions that are not.
+static __device__ __noinline__ float capped(float x, float cap) { return cap * kLog2e * tanhf(x); }
+
 template <class Traits>
 struct CodesWarp {
   static constexpr int D = Traits::D, Sets = Traits::Sets, Rows = Traits::Rows, Pairs = D / 16;
@@ -267,7 +270,7 @@ struct CodesWarp {
       const int m = i / 4 / Sets, set = i / 4 % Sets, c = i % 4;
       const int token = block * kBlockTokens + 16 * m + 8 * (c / 2) + g;
       x[m][set][c] *= of_k[2 * m + c / 2] * of_row[set][c % 2];
-      if (w.softcap > 0.0f) x[m][set][c] = w.softcap * kLog2e * tanhf(x[m][set][c]);
+      if (w.softcap > 0.0f) x[m][set][c] = capped(x[m][set][c], w.softcap);
       if (partly && !limits.sees(kind, 8 * set + 2 * t + c % 2, token)) x[m][set][c] = -INFINITY;
     }
 #pragma unroll
@@ -490,7 +493,7 @@ struct CodesWarp {
   __device__ __forceinline__ void attend_plain(const uint8_t* k, const uint8_t* v, int block, Kind kind) {
     const unsigned seen = __ballot_sync(~0u, seen_by_some(kind, block * kBlockTokens + lane));
     Scores x = {};
-#pragma unroll
+#pragma unroll 2
     for (int p = 0; p < Pairs; ++p) {
       TileOperand low, high;
       load_plain(k, 2 * p, seen, low);
