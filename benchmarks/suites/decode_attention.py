@@ -51,7 +51,7 @@ def _rows(a: Args, sequence: int, length: int) -> tuple[Tensor, Tensor]:
     return sides[0], sides[1]
 
 
-def _as_case(case: DecodeCase, device: str) -> Case:
+def as_case(case: DecodeCase, device: str) -> Case:
     adapted = peers(device, case.dtype, case.head_dim) if case.has_peers else {}
     facts = {"dense_bytes": case.dense_bytes, "byte_limit": case.dense_bytes / case.bytes}
     return Case(
@@ -77,7 +77,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
     else:
         cases = list(cuda_cases() if device == "cuda" else cpu_cases())
     for case in cases:
-        yield _as_case(case, device)
+        yield as_case(case, device)
 
 
 TARGET = Target(

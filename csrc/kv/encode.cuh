@@ -165,7 +165,7 @@ struct AsymmetricEncoder {
   }
 };
 
-// Steps of a calibration: the intervals that entries are in.
+// Steps of a calibration: the intervals that entries are in, relative to a float16 unit; the scale that fits them best.
 template <class T>
 struct ProfileEncoder {
   const T* row;
@@ -188,20 +188,38 @@ struct ProfileEncoder {
       total += squares * (step * step);
       channels += kChunk;
     }
-    const __half scale = __float2half_rn(static_cast<float>(sqrt(total / channels)));
-    scale_bits = finite_half(scale) ? __half_as_ushort(scale) : kHalfNan;
-    factor = reciprocal(__half2float(__ushort_as_half(scale_bits)));
+    const __half unit = __float2half_rn(static_cast<float>(sqrt(total / channels)));
+    factor = finite_half(unit) ? reciprocal(__half2float(unit)) : NAN;
+    scale_bits = finite_half(unit) && factor != 0.0f ? fitted_scale() : finite_half(unit) ? 0 : kHalfNan;
+  }
+  // The lower end of the interval of x; its middle is half a step above.
+  __device__ __forceinline__ float inside(float x, float half) const {
+    const float y = __fmul_rn(x, factor);
+    return fminf(fmaxf(isnan(y) ? 0.0f : y, -half), half - 0.5f);
+  }
+  __device__ __forceinline__ uint16_t fitted_scale() const {
+    double product = 0, square = 0;
+    for (int g = 0; g < f.head_dim / kChunk; ++g) {
+      if (f.group_bits[g] == 0) continue;
+      const float half = static_cast<float>(1 << f.group_bits[g] >> 1);
+      float x[kChunk];
+      load_floats(row + g * kChunk, x);
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) {
+        const double value = floorf(inside(x[k], half)) + 0.5f;
+        product += x[k] * value;
+        square += value * value;
+      }
+    }
+    const __half scale = __float2half_rn(static_cast<float>(product / square));
+    return finite_half(scale) ? __half_as_ushort(scale) : kHalfNan;
   }
   __device__ __forceinline__ Cells operator()(int g) const {
     const float half = static_cast<float>(1 << f.group_bits[g] >> 1);
     float x[kChunk];
     load_floats(row + g * kChunk, x);
 #pragma unroll
-    for (int k = 0; k < kChunk; ++k) {
-      const float y = __fmul_rn(x[k], factor);
-      const float inside = fminf(fmaxf(isnan(y) ? 0.0f : y, -half), half - 0.5f);
-      x[k] = __fadd_rd(inside, kRound + half);
-    }
+    for (int k = 0; k < kChunk; ++k) x[k] = __fadd_rd(inside(x[k], half), kRound + half);
     return lower_bits(x);
   }
 };

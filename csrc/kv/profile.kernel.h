@@ -96,7 +96,7 @@ GOSSAMER_INLINE uint64_t group_codes(const KvFormat& f, const Line& line, int g)
 
 // The root mean square of the row in standard deviations of its channels, as float16; in float64, so that the
 // order of the sum does not show.
-GOSSAMER_INLINE uint16_t profile_scale(const KvFormat& f, const float* x) {
+GOSSAMER_INLINE uint16_t profile_unit(const KvFormat& f, const float* x) {
   double squares[kChunk] = {}, total = 0;
   int channels = 0;
   for (int g = 0; g < f.head_dim / kChunk; ++g) {
@@ -109,14 +109,31 @@ GOSSAMER_INLINE uint16_t profile_scale(const KvFormat& f, const float* x) {
     }
   }
   for (int k = 0; k < kChunk; ++k) total += squares[k];
-  const uint16_t scale = half_bits(static_cast<float>(__builtin_sqrt(total / channels)));
+  const uint16_t unit = half_bits(static_cast<float>(__builtin_sqrt(total / channels)));
+  return finite_half(unit) ? unit : kHalfNan;
+}
+
+// The scale with the least square error for these codes, as float16.
+GOSSAMER_INLINE uint16_t fitted_scale(const KvFormat& f, const float* x, const int32_t* codes) {
+  double products[kChunk] = {}, squares[kChunk] = {}, product = 0, square = 0;
+  for (int g = 0; g < f.head_dim / kChunk; ++g) {
+    if (f.group_bits[g] == 0) continue;
+    const double middle = ((1 << f.group_bits[g]) - 1) * 0.5;
+    for (int k = 0; k < kChunk; ++k) {
+      const double value = codes[g * kChunk + k] - middle;
+      products[k] += x[g * kChunk + k] * value;
+      squares[k] += value * value;
+    }
+  }
+  for (int k = 0; k < kChunk; ++k) product += products[k], square += squares[k];
+  const uint16_t scale = half_bits(static_cast<float>(product / square));
   return finite_half(scale) ? scale : kHalfNan;
 }
 
 // Codes of the intervals that entries are in; returns the bits of the scale, 1 where there is none.
 GOSSAMER_INLINE uint16_t encode_profile(const KvFormat& f, const float* x, int32_t* codes) {
-  const uint16_t scale = f.scales == Scales::row ? profile_scale(f, x) : half_bits(1);
-  const float factor = reciprocal(half_value(scale));
+  const uint16_t unit = f.scales == Scales::row ? profile_unit(f, x) : half_bits(1);
+  const float factor = reciprocal(half_value(unit));
   alignas(64) float halves[kRowBuffer] = {};  // of the number of codes
   for (int g = 0; g < f.head_dim / kChunk; ++g) {
     const float half = static_cast<float>(1 << f.group_bits[g] >> 1);
@@ -132,7 +149,8 @@ GOSSAMER_INLINE uint16_t encode_profile(const KvFormat& f, const float* x, int32
     const I32 code = toward_zero + is_above + __builtin_convertvector(half, I32);
     std::memcpy(codes + i, &code, sizeof code);
   }
-  return scale;
+  if (f.scales != Scales::row || unit == kHalfNan || unit == 0) return unit;
+  return fitted_scale(f, x, codes);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ class Suite:
     compare with instead of the reference. tolerance: see `measure`. target: what `gossamer
     check-op` asks for, where that is not 1.2x. best: the device on which the op gains most over
     its peers, where `check-op` looks if it is not told; GEMMs of many rows on a GPU, say, are
-    cuBLAS's own, and there is little to gain.
+    cuBLAS's own, and there is little to gain. file: of results, where an op has several suites.
     """
 
     op: str
@@ -97,6 +97,7 @@ class Suite:
     tolerance: Mapping[torch.dtype, float] = field(default_factory=MAX_RELATIVE_ERROR.copy)
     target: Target = USUAL
     best: str = "cuda"
+    file: str = ""
 
     def __post_init__(self) -> None:
         if self.best not in ("cpu", "cuda"):
@@ -223,7 +224,7 @@ def main(*suites: Suite) -> None:
                 )
             records += found
             if folder is not None:
-                write_records(found, folder / device_folder(device) / f"{suite.op}.jsonl")
+                write_records(found, folder / device_folder(device) / f"{suite.file or suite.op}.jsonl")
         console.print(records_table(records))
         if folder is not None:
             console.print(f"written to {folder / device_folder(device)}")

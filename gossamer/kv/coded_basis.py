@@ -84,7 +84,7 @@ class CodedBasis:
     def table(self) -> Errors:
         """What groups of channels add to the loss by their bits: geometric means over the heads.
 
-        In sums, a few heads that the loss depends on most would decide alone, and did worse.
+        In sums, a few heads that the loss depends on most would decide alone.
         """
         groups = self.errors.double().unflatten(-1, (-1, GROUP_CHANNELS)).sum(-1)
         means = groups.clamp_min(1e-30).log().mean((0, 1)).exp()

@@ -95,8 +95,7 @@ class Coded:
     bits: `8x8+4x40+2x16`, that is bits (8, 4, 3, 2 or 0) x channels, and so on; or a float: the
     percentage of float16's bytes that a row may take. A calibration picks the bits then
     (KVConfig.resolve); until that has happened, there is no format.
-    scales: "none", or "row" (a float16 per token). None is "none", and "row" with a percentage:
-    on average, those 2 bytes buy more than any others.
+    scales: "none", or "row" (a float16 per token). None is "none", and "row" with a percentage.
     """
 
     bits: str | float

@@ -228,21 +228,29 @@ def _encode_fp8(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 def _encode_profile(x: Tensor, fmt: BlockFormat) -> tuple[Tensor, Tensor]:
     """Codes of the intervals that entries are in, clamped; and a scale per row, 1 where there is none.
 
-    The scale is the root mean square of the row in standard deviations of its channels. Without
-    one, infinities end up at the ends of the range and NaN in its middle.
+    Rows are coded relative to their root mean square in standard deviations of their channels,
+    rounded to float16; the scale that is stored is the one with the least square error for these
+    codes. Without one, infinities end up at the ends of the range and NaN in its middle.
     """
     assert fmt.profile is not None
     steps = fmt.profile.by_channel(BEST_STEP, x.device)
-    scale = torch.ones(x.shape[:-1], dtype=torch.float16, device=x.device)
-    if fmt.scales == "row":
-        # In float64, so that the order of the sum does not show in the float16 that is left of it.
-        kept = x.masked_fill(steps == 0, 0).double()  # what has no bits does not count, NaN either
-        squares = (kept * steps.double()).square().sum(-1) / int((steps > 0).sum())
-        scale = squares.sqrt().float().half()
-        scale = scale.masked_fill(~scale.isfinite(), float("nan"))
     half = fmt.profile.by_channel({b: 2 ** (b - 1) for b in GROUP_BITS if b}, x.device)
-    below = (x * _reciprocal(scale).unsqueeze(-1)).nan_to_num(0).floor()
-    return (below + half).clamp_min(0).minimum((2 * half - 1).clamp_min(0)).long(), scale
+    unit = torch.ones(x.shape[:-1], dtype=torch.float16, device=x.device)
+    # In float64, so that the order of a sum does not show in the float16 that is left of it.
+    kept = x.masked_fill(steps == 0, 0).double()  # what has no bits does not count, NaN either
+    if fmt.scales == "row":
+        squares = (kept * steps.double()).square().sum(-1) / int((steps > 0).sum())
+        unit = squares.sqrt().float().half()
+        unit = unit.masked_fill(~unit.isfinite(), float("nan"))
+    below = (x * _reciprocal(unit).unsqueeze(-1)).nan_to_num(0).floor()
+    codes = (below + half).clamp_min(0).minimum((2 * half - 1).clamp_min(0))
+    scale = unit
+    if fmt.scales == "row":
+        values = (codes - half + 0.5).masked_fill(steps == 0, 0).double()
+        fitted = ((kept * values).sum(-1) / values.square().sum(-1)).float().half()
+        scale = torch.where(unit == 0, 0.0, fitted.masked_fill(~fitted.isfinite(), float("nan")))
+        scale = scale.masked_fill(unit.isnan(), float("nan")).half()
+    return codes.long(), scale
 
 
 def _encode_asymmetric(

@@ -71,7 +71,7 @@ def test_coded_rows_fold_exactly(family):
     """In float64: any invertible basis, its inverse in the output projection, biases included."""
     model, ids = tiny_model(family), random_ids()
     calibration = calibrate(model, ids)
-    v = KVConfig.parse("k=dense,v=coded:50%").resolve(calibration).v
+    v = KVConfig.parse("k=dense,v=coded:50%@none").resolve(calibration).v
     model = model.double()
     values, logits = values_and_logits(model, ids)
     fold_v_basis(model, calibration, v)

@@ -15,6 +15,7 @@ from torch import Tensor
 from gossamer.ops import BlockFormat
 
 HEAD_DIMS = (8, 32, 40, 64, 80, 96, 128, 256)
+STEPS = {8: 0.0308, 4: 0.3352, 3: 0.5860, 2: 0.9957}
 BITS = {
     "fp32": 32,
     "fp16": 16,
@@ -284,8 +285,20 @@ def wanted(blocks: Tensor, call: Call) -> np.ndarray:
     if call.fmt.values in BITS:
         return x
     levels = 2.0 ** np.repeat(group_bits(call.fmt), 8)
-    end = np.where(levels == 1, 0, levels / 2) * scales(blocks, call)[0]
+    end = np.where(levels == 1, 0, levels / 2) * units(blocks, call)
     return np.clip(x, -end, end)
+
+
+def units(blocks: Tensor, call: Call) -> np.ndarray:
+    """What entries of a profile are coded relative to: 1, or the row's root mean square."""
+    scale = scales(blocks, call)[0]
+    if call.fmt.scales != "row":
+        return scale
+    bits = np.repeat(group_bits(call.fmt), 8)
+    steps = np.array([STEPS.get(b, 0.0) for b in bits])
+    kept = np.where(bits > 0, call.x.double().numpy(), 0) * steps
+    mean = np.sqrt((kept**2).sum(-1, keepdims=True) / (bits > 0).sum())
+    return np.broadcast_to(mean.astype(np.float32).astype(np.float16).astype(np.float64), scale.shape)
 
 
 def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
@@ -293,8 +306,9 @@ def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
     x = np.abs(call.x.double().numpy())
     scale, minimum = scales(blocks, call)
     step = np.abs(scale)
-    if call.fmt.values not in BITS:  # 0 bits have one value
-        step = step * (np.repeat(group_bits(call.fmt), 8) > 0)
+    if call.fmt.values not in BITS:  # 0 bits have one value; codes are of one unit, values of another
+        bits, unit = np.repeat(group_bits(call.fmt), 8), units(blocks, call)
+        step = (unit + np.abs(scale - unit) * 2.0**bits) * (bits > 0)
     if call.fmt.values == "fp8_e4m3":  # the distance between neighbours at this size
         size = x / np.maximum(step, 1e-30)
         step = step * np.exp2(np.maximum(np.floor(np.log2(np.maximum(size, 1e-30))), -6) - 3)

@@ -85,6 +85,13 @@ constexpr CodeTile code_tile(const KvFormat& f, int group) {
   return t;
 }
 
+template <int D>
+CodeTable<D> code_table(const KvFormat& f) {
+  CodeTable<D> table{};
+  for (int g = 0; g < D / kChunk; ++g) table.tiles[g] = code_tile(f, g);
+  return table;
+}
+
 // The same where all tiles are known when a kernel is compiled: bits of eighths of a row, or all alike.
 template <int D, Values V, int... Bits>
 struct FixedTiles {
@@ -104,6 +111,12 @@ struct FixedTiles {
     constexpr CodeTile t = code_tile(format(), Group);
     return t;
   }
+  // As in the kernel's arguments, made once.
+  template <int>
+  static const CodeTable<D>& table(const KvFormat&) {
+    static const CodeTable<D> made = code_table<D>(format());
+    return made;
+  }
   // Whether a format is this one.
   static bool matches(const KvFormat& f) {
     const KvFormat mine = format();
@@ -113,17 +126,14 @@ struct FixedTiles {
 };
 // Any tiles, as the kernel's arguments say.
 struct AnyTiles {
+  template <int D>
+  static CodeTable<D> table(const KvFormat& f) {
+    return code_table<D>(f);
+  }
   template <int Group, int D>
   static constexpr const CodeTile& tile(const CodeTable<D>& table) {
     return table.tiles[Group];
   }
 };
-
-template <int D>
-CodeTable<D> code_table(const KvFormat& f) {
-  CodeTable<D> table{};
-  for (int g = 0; g < D / kChunk; ++g) table.tiles[g] = code_tile(f, g);
-  return table;
-}
 
 }  // namespace gossamer

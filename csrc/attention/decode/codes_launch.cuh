@@ -1,9 +1,6 @@
 // Launches codes_kernel.cuh for one head dimension; include from codes_*.cu alone.
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "attention/decode/codes.h"
 #include "attention/decode/codes_kernel.cuh"
 #include "attention/decode/launch.cuh"
@@ -14,21 +11,18 @@ namespace {
 using cuda::aligned_up;
 using cuda::CodesLayout;
 
-constexpr int kWantedStages = 2;
-
 template <class Traits>
-CodesLayout codes_layout(const DecodeParams& w, int stages) {
+CodesLayout codes_layout(const DecodeParams& w) {
   CodesLayout s{};
   const int queries = Traits::D / 8 * Traits::Sets * 128;
   s.raw_queries = queries;
   s.numbers = 2 * queries;
   s.warp_begin = aligned_up(s.numbers + static_cast<int>(sizeof(cuda::RowNumbers)));
   s.rows = std::min(Traits::Rows, w.q_len * w.group);
-  s.stages = stages;
-  s.stage = aligned_up(w.main.k.block_bytes + w.main.v.block_bytes);
-  s.ring = aligned_up(s.rows * (Traits::D + 2) * static_cast<int>(sizeof(float)));
-  s.barriers = s.ring + stages * s.stage;
-  s.warp_bytes = aligned_up(s.barriers + 16 * stages);
+  s.k_stage = aligned_up(s.rows * (Traits::D + 2) * static_cast<int>(sizeof(float)));
+  s.v_stage = s.k_stage + aligned_up(w.main.k.block_bytes);
+  s.barriers = s.v_stage + aligned_up(w.main.v.block_bytes);
+  s.warp_bytes = aligned_up(s.barriers + 16);
   return s;
 }
 
@@ -40,23 +34,16 @@ void launch_kernel(const DecodeCall& call) {
   DecodeParams w = call.work;
   cuda::check_reach(w);
   cuda::CodesParams<D> codes{};
-  codes.k = code_table<D>(w.main.k);
-  codes.v = code_table<D>(w.main.v);
+  codes.k = Traits::Formats::KTiles::template table<D>(w.main.k);
+  codes.v = Traits::Formats::VTiles::template table<D>(w.main.v);
   codes.k_middle = w.main.k.values == Values::profile ? 0.5f : 0.0f;
   codes.v_middle = w.main.v.values == Values::profile;
   codes.k_half = half_pair(1 << (w.main.k.bits - 1));
   codes.v_half = half_pair(1 << (w.main.v.bits - 1));
   // Less what the kernel has of its own.
   const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 2048;
-  const auto fitting = [&](const CodesLayout& s) {
-    return std::min((room - s.warp_begin) / s.warp_bytes, Traits::kMaxWarps);
-  };
-  CodesLayout shared = codes_layout<Traits>(w, kWantedStages);
-  if (const char* forced = getenv("DEV_STAGES")) shared = codes_layout<Traits>(w, atoi(forced));
-  else
-  while (shared.stages > 1 && fitting(shared) < Traits::kMaxWarps) shared = codes_layout<Traits>(w, shared.stages - 1);
-  int warps = fitting(shared);
-  if (const char* forced = getenv("DEV_WARPS")) warps = std::min(warps, atoi(forced));
+  CodesLayout shared = codes_layout<Traits>(w);
+  const int warps = std::min((room - shared.warp_begin) / shared.warp_bytes, Traits::kMaxWarps);
   STD_TORCH_CHECK(warps > 1, "decode_attention: a block does not fit into shared memory");
   shared.total = shared.warp_begin + warps * shared.warp_bytes;
   const auto kernel = cuda::codes_kernel<Traits>;
@@ -83,11 +70,11 @@ bool launch_fixed(const DecodeCall& call) {
   using Float8 = FixedTiles<D, Values::fp8, 8>;
   if (launch_if<D, Int8, Scales::row, Int8, Scales::row>(call)) return true;
   if (launch_if<D, Int4, Scales::row, Int4, Scales::row>(call)) return true;
-  if (launch_if<D, Float8, Scales::row, Float8, Scales::row>(call)) return true;
   if constexpr (D % 32 == 0) {
     if (launch_if<D, Int4, Scales::channel, Int4, Scales::group>(call)) return true;  // KIVI
   }
-  if constexpr (D % 64 == 0) {
+  if constexpr (D == 64 || D == 128) {
+    if (launch_if<D, Float8, Scales::row, Float8, Scales::row>(call)) return true;
     // The caches of coded rows that docs/kv-cache.md recommends, by eighths of a row.
     using K23 = FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>;
     using K20 = FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>;

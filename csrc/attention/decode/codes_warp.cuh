@@ -37,11 +37,11 @@ struct CodesParams {
 };
 
 // How the shared memory of a CTA is used: queries in float16 and in their own type, numbers of query rows, then for every warp
-// its results and rings of stages.
+// its results and a stage for K and for V. (Two of each were slower: more bytes on their way than DRAM needs.)
 struct CodesLayout {
   int raw_queries, numbers, warp_begin, warp_bytes;
-  int ring, barriers, stage, stages;  // within a warp's; bytes of a stage: of K, then of V
-  int rows;                                                // of results
+  int k_stage, v_stage, barriers;  // within a warp's
+  int rows;  // of results
   int total;
 };
 
@@ -63,6 +63,9 @@ struct WarpResult {
   __device__ __forceinline__ float& sum(int row) const { return base[rows * (D + 1) + row]; }
 };
 
+// Out of line: rare, and long enough to be in the way of instructions that are not.
+static __device__ __noinline__ float capped(float x, float cap) { return cap * kLog2e * tanhf(x); }
+
 template <class Traits>
 struct CodesWarp {
   static constexpr int D = Traits::D, Sets = Traits::Sets, Rows = Traits::Rows, Pairs = D / 16;
@@ -80,8 +83,9 @@ struct CodesWarp {
   const RowLimits& limits;
   const RowNumbers& numbers;
   int lane, g, t, warp, warps;
-  uint32_t queries, base;  // addresses in shared memory: of this lane's queries, of the warp's part
-  int slot = 0, phase = 0, fetched = 0, waited = 0;
+  uint32_t queries;  // the address of this lane's part in shared memory
+  Stage stage_k, stage_v;
+  int phase = 0;  // of the barriers: blocks so far modulo 2
   bool poisoned;
   uint32_t k_offset = 0, v_offset = 0;  // of blocks to come, one per lane
   float factor[Sets][2], middle[Sets][2];
@@ -101,8 +105,11 @@ struct CodesWarp {
         warp(threadIdx.x / 32),
         warps(blockDim.x / 32) {
     queries = pinned(shared_address(memory) + lane * 4);
-    base = pinned(shared_address(memory) + shared.warp_begin + warp * shared.warp_bytes);
-    for (int s = 0; s < 2 * shared.stages; ++s) Stage{0, base + shared.barriers + 8 * s}.init(lane);
+    const uint32_t base = pinned(shared_address(memory) + shared.warp_begin + warp * shared.warp_bytes);
+    stage_k = {base + shared.k_stage, base + shared.barriers};
+    stage_v = {base + shared.v_stage, base + shared.barriers + 8};
+    stage_k.init(lane);
+    stage_v.init(lane);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -110,12 +117,6 @@ struct CodesWarp {
 
   // ---- blocks on their way -------------------------------------------------------------------------
 
-  __device__ __forceinline__ Stage k_stage(int at) const {
-    return {base + shared.ring + at * shared.stage, base + shared.barriers + 16 * at};
-  }
-  __device__ __forceinline__ Stage v_stage(int at) const {
-    return {base + shared.ring + at * shared.stage + w.main.k.block_bytes, base + shared.barriers + 16 * at + 8};
-  }
   // Where this warp's next 32 blocks from `block` on are, one per lane.
   __device__ __forceinline__ void look_up(int sequence, int head, int block, int end) {
     const int mine = block + lane * warps;
@@ -132,53 +133,35 @@ struct CodesWarp {
     }
     __syncwarp();
   }
-  // The block that lane `from` knows of, into slot `to`.
-  __device__ __forceinline__ void fetch_k(int from, int to) {
-    const uint64_t offset = static_cast<uint64_t>(__shfl_sync(~0u, k_offset, from)) * kOffsetUnit;
-    k_stage(to).fetch(w.main.k_blocks + offset, w.main.k.block_bytes);
-    ++fetched;
+  // The block that lane `at` knows of.
+  __device__ __forceinline__ void fetch_k(int at) const {
+    const uint64_t offset = static_cast<uint64_t>(__shfl_sync(~0u, k_offset, at)) * kOffsetUnit;
+    stage_k.fetch(w.main.k_blocks + offset, w.main.k.block_bytes);
   }
-  __device__ __forceinline__ void fetch_v(int from, int to) {
-    const uint64_t offset = static_cast<uint64_t>(__shfl_sync(~0u, v_offset, from)) * kOffsetUnit;
-    v_stage(to).fetch(w.main.v_blocks + offset, w.main.v.block_bytes);
-    ++fetched;
-  }
-  __device__ __forceinline__ void wait(const Stage& stage) {
-    ++waited;
-#if __CUDA_ARCH__ >= 900
-    stage.wait(phase, false);
-#else
-    wait_all_but(fetched - waited);
-#endif
+  __device__ __forceinline__ void fetch_v(int at) const {
+    const uint64_t offset = static_cast<uint64_t>(__shfl_sync(~0u, v_offset, at)) * kOffsetUnit;
+    stage_v.fetch(w.main.v_blocks + offset, w.main.v.block_bytes);
   }
 
   // Starts with blocks block, block + warps, ... below `end`.
   __device__ __forceinline__ void begin_main(int sequence, int head, int block, int end) {
     if (block >= end) return;
     look_up(sequence, head, block, end);
-    int to = slot;
-#pragma unroll 1
-    for (int i = 0; i < shared.stages && block + i * warps < end; ++i) {
-      fetch_k(i, to);
-      fetch_v(i, to);
-      if (++to == shared.stages) to = 0;
-    }
+    fetch_k(0);
+    fetch_v(0);
   }
 
   // Goes on with them.
   __device__ __forceinline__ void walk_main(int sequence, int head, int block, int end) {
-    const int ahead = shared.stages * warps;
-    int next = shared.stages;  // the lane that knows of the next block
+    int next = 0;  // the lane that knows of the next block
 #pragma unroll 1
-    for (; block < end; block += warps) {
-      const bool more = block + ahead < end;
-      if (more && next == 32) {
+    for (; block < end; block += warps, phase ^= 1) {
+      const bool more = block + warps < end;
+      if (more && ++next == 32) {
         next = 0;
-        look_up(sequence, head, block + ahead, end);
+        look_up(sequence, head, block + warps, end);
       }
       attend_staged(block, more, next);
-      ++next;
-      if (++slot == shared.stages) slot = 0, phase ^= 1;
     }
     finish_main();
   }
@@ -287,7 +270,7 @@ struct CodesWarp {
       const int m = i / 4 / Sets, set = i / 4 % Sets, c = i % 4;
       const int token = block * kBlockTokens + 16 * m + 8 * (c / 2) + g;
       x[m][set][c] *= of_k[2 * m + c / 2] * of_row[set][c % 2];
-      if (w.softcap > 0.0f) x[m][set][c] = w.softcap * kLog2e * tanhf(x[m][set][c]);
+      if (w.softcap > 0.0f) x[m][set][c] = capped(x[m][set][c], w.softcap);
       if (partly && !limits.sees(kind, 8 * set + 2 * t + c % 2, token)) x[m][set][c] = -INFINITY;
     }
 #pragma unroll
@@ -447,32 +430,31 @@ struct CodesWarp {
   }
 
   __device__ __forceinline__ void attend_staged(int block, bool more, int next) {
-    const Stage k = k_stage(slot), v = v_stage(slot);
     const bool partly = block < limits.whole_begin || block >= limits.whole_end;
-    wait(k);
+    stage_k.wait(phase, true);
     Scores x;
-    gemm_qk(k.data, x);
+    gemm_qk(stage_k.data, x);
     float of_k[4] = {1.0f, 1.0f, 1.0f, 1.0f}, of_v[4] = {1.0f, 1.0f, 1.0f, 1.0f}, of_row[Sets][2];
-    if (Formats::k_scales(w) == Scales::row) load_row_scales(w.main.k, k.data, of_k);
+    if (Formats::k_scales(w) == Scales::row) load_row_scales(w.main.k, stage_k.data, of_k);
 #pragma unroll
     for (int i = 0; i < 2 * Sets; ++i) of_row[i / 2][i % 2] = factor[i / 2][i % 2];
     __syncwarp();
-    if (more) fetch_k(next, slot);
+    if (more) fetch_k(next);
     finish_scores(x, of_k, of_row, partly, Kind::main, block);
-    wait(v);
+    stage_v.wait(phase, more);
     if (partly) {
-      if (!seen_by_some(Kind::main, block * kBlockTokens + lane)) clear_token(w.main.v, v.data);
+      if (!seen_by_some(Kind::main, block * kBlockTokens + lane)) clear_token(w.main.v, stage_v.data);
       __syncwarp();
     }
-    scale_weights(v.data, of_v);
+    scale_weights(stage_v.data, of_v);
     Weights weights;
     state.template weigh<__half>(x, of_k, of_row, of_v, weights);
-    gemm_pv(v.data, weights);
+    gemm_pv(stage_v.data, weights);
 #if __CUDA_ARCH__ >= 900
     if (partly) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // cleared by this warp, next written by TMA
 #endif
     __syncwarp();
-    if (more) fetch_v(next, slot);
+    if (more) fetch_v(next);
   }
 
   // Sums of codes to sums of values; after that the window's can be added.
@@ -511,7 +493,7 @@ struct CodesWarp {
   __device__ __forceinline__ void attend_plain(const uint8_t* k, const uint8_t* v, int block, Kind kind) {
     const unsigned seen = __ballot_sync(~0u, seen_by_some(kind, block * kBlockTokens + lane));
     Scores x = {};
-#pragma unroll
+#pragma unroll 2
     for (int p = 0; p < Pairs; ++p) {
       TileOperand low, high;
       load_plain(k, 2 * p, seen, low);

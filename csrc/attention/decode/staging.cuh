@@ -76,20 +76,4 @@ struct Stage {
   }
 };
 
-// Before sm_90: waits for all fetches of the warp but the latest `count`, or more.
-GOSSAMER_INLINE void wait_all_but(int count) {
-#define GOSSAMER_WAIT(n) asm volatile("cp.async.wait_group " #n ";" ::: "memory")
-  if (count <= 0) {
-    GOSSAMER_WAIT(0);
-  } else if (count == 1) {
-    GOSSAMER_WAIT(1);
-  } else if (count == 2) {
-    GOSSAMER_WAIT(2);
-  } else {
-    GOSSAMER_WAIT(3);
-  }
-#undef GOSSAMER_WAIT
-  __syncwarp();
-}
-
 }  // namespace gossamer::cuda
