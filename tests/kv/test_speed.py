@@ -1,4 +1,4 @@
-"""Which kernel a cache decodes with, and how fast: as dispatch has it, measured, never in the way."""
+"""Which kernel a cache decodes with, and how fast: as dispatch has it, and never in the way."""
 
 import pytest
 import torch
