@@ -10,6 +10,7 @@ from gossamer.cli import options as o
 
 if TYPE_CHECKING:
     from gossamer.evaluation.experiment import Result
+    from gossamer.kv.speed import DecodeSpeed
 
 Number = TypeVar("Number", int, float)
 DEFAULT_TASKS = "perplexity,lookup,needle,copying"
@@ -72,6 +73,9 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Use few examples, as a smoke test")
     ] = False,
+    speed: Annotated[
+        bool, typer.Option("--speed", help="Add how fast each cache decodes against dense")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the examples")] = 0,
     dtype: o.DType = "auto",
     device: o.Device = "auto",
@@ -81,7 +85,7 @@ def evaluate(
     as_markdown: o.Markdown = False,
 ) -> None:
     """Compare the quality of KV caches: perplexity, lookup, needle and copying tasks."""
-    from gossamer.evaluation.comparison import Comparison, compare
+    from gossamer.evaluation.comparison import Comparison, compare, speeds_of
     from gossamer.evaluation.suite import Options
 
     with o.one_line_errors():
@@ -113,7 +117,9 @@ def evaluate(
             results=results,
             plot=plot,
         )
-        _report(compare(comparison), plot, as_markdown=as_markdown)
+        found = compare(comparison)
+        times = speeds_of(comparison) if speed else None
+        _report(found, times, plot, as_markdown=as_markdown)
 
 
 def _numbers(
@@ -126,16 +132,22 @@ def _numbers(
         raise ValueError(f"--{name} is {text!r}; must be numbers, separated by commas") from None
 
 
-def _report(results: "list[Result]", plot: Path | None, *, as_markdown: bool) -> None:
+def _report(
+    results: "list[Result]",
+    speeds: "dict[str, DecodeSpeed] | None",
+    plot: Path | None,
+    *,
+    as_markdown: bool,
+) -> None:
     """Print and draw. Exit code 1 when a task failed."""
     from gossamer.evaluation import plots
     from gossamer.evaluation.report import NOTE, markdown, rich_table
 
     if as_markdown:
-        typer.echo(markdown(results))
+        typer.echo(markdown(results, speeds=speeds))
     else:
         console = o.stdout_console()
-        console.print(rich_table(results))
+        console.print(rich_table(results, speeds=speeds))
         console.print(NOTE, style="dim", highlight=False)
     if plot is not None:
         for file in plots.draw(results, plot):

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from gossamer.engine.announce import measure_and_log
 from gossamer.engine.cache_size import CacheSize, cache_size
 from gossamer.engine.config import EngineConfig, parse_bytes
 from gossamer.engine.runner import ModelRunner
@@ -12,6 +13,7 @@ from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
+from gossamer.kv.speed import DecodeSpeed
 from gossamer.masks import Mask
 from gossamer.models import Shard, Source, load_decoder, source_fingerprint
 from gossamer.models.random import RandomSource
@@ -23,7 +25,10 @@ GPU_SHARE = 0.9  # of what is free once the weights are there; the rest is for a
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """What the engine needs to know of rank 0's model. root: names this kind of cache in hashes."""
+    """What the engine needs to know of rank 0's model.
+
+    root: names this kind of cache in hashes. speed: of decoding; None on other ranks.
+    """
 
     source: Source
     kv: KVConfig
@@ -34,6 +39,7 @@ class Built:
     root: bytes
     rule: CacheRule
     runner: ModelRunner
+    speed: DecodeSpeed | None = None
 
 
 def build(config: EngineConfig, shard: Shard | None = None) -> Built:
@@ -63,6 +69,7 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     heads = model.kv_heads // shard.size
     spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, prompt_mask)
     spec = spec.part(heads=slice(shard.rank * heads, (shard.rank + 1) * heads))
+    speed = measure_and_log(spec) if shard.rank == 0 else None  # before all memory is taken
     memory = _memory(config, device, shard)
     prefixes = config.prefix_caching and spec.rule.shares_prefixes
     size = cache_size(spec, memory, config.max_num_seqs, prefixes)
@@ -72,7 +79,7 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
         decoder, cache, config.max_num_seqs, max_model_len, eager=config.enforce_eager
     )
     root = _root(source, kv, dtype, calibration)
-    return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner)
+    return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner, speed)
 
 
 def _device_of(config: EngineConfig, shard: Shard) -> torch.device:

@@ -20,6 +20,7 @@ from gossamer.evaluation.subject import EngineSubject, spec_name
 from gossamer.evaluation.suite import Options, check_tasks, make_tasks
 from gossamer.integrations.transformers import load_model
 from gossamer.kv import KVConfig
+from gossamer.kv.speed import DecodeSpeed, decode_speed
 from gossamer.models import EMBEDDED, Source, open_model
 from gossamer.models.embedded import embedded_path
 from gossamer.workloads.loading import free_memory
@@ -60,6 +61,20 @@ def compare(wanted: Comparison) -> list[Result]:
     }
     subjects |= _peers(wanted, config, source)
     return evaluate(experiment, subjects, Store(wanted.results), progress=True)
+
+
+def speeds_of(wanted: Comparison) -> dict[str, DecodeSpeed]:
+    """How each cache decodes on the device of the comparison, by the names of rows."""
+    source = open_model(wanted.model)
+    config = EngineConfig(model=source, **wanted.engine)
+    device, shape = config.resolved_device(), source.config.kv_shape
+    dtype = config.resolved_dtype(device, source.config.dtype)
+    return {
+        name: decode_speed(
+            sized_cache(replace(config, kv=spec), source, dtype), shape, dtype, device
+        )
+        for name, spec in _specs(wanted, source, config).items()
+    }
 
 
 def _specs(wanted: Comparison, source: Source, config: EngineConfig) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What results come to: a value for each subject and task, its change against dense, and tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.markup import escape
@@ -18,7 +18,9 @@ from gossamer.evaluation.statistics import (
     weighted_mean,
     wilson,
 )
+from gossamer.kv.speed import DecodeSpeed
 
+Speeds = Mapping[str, DecodeSpeed]  # by subject
 BASELINE = "dense"
 NOTHING = "-"
 NOTE = (
@@ -84,41 +86,51 @@ def _change(base: Result | None, result: Result) -> Change | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One subject: what it stores, and (value, change) for each task."""
+    """One subject: what it stores, how it decodes, and (value, change) for each task."""
 
     subject: str
     bytes_per_token: str
     share: str
+    speed: str
     cells: list[tuple[str, str]]
 
 
-def rows_of(results: Sequence[Result], baseline: str = BASELINE) -> list[Row]:
+def rows_of(
+    results: Sequence[Result], baseline: str = BASELINE, speeds: Speeds | None = None
+) -> list[Row]:
     """A row for each subject, in their order."""
     found: dict[str, list[Summary]] = {}
     for summary in summarise(results, baseline):
         found.setdefault(summary.result.subject, []).append(summary)
-    return [_row(subject, summaries) for subject, summaries in found.items()]
+    return [
+        _row(subject, summaries, (speeds or {}).get(subject))
+        for subject, summaries in found.items()
+    ]
 
 
-def rich_table(results: Sequence[Result], baseline: str = BASELINE) -> Table:
+def rich_table(
+    results: Sequence[Result], baseline: str = BASELINE, speeds: Speeds | None = None
+) -> Table:
     """A change is below its value."""
     table = Table("cache", show_lines=True)
-    for name in ("bytes per token", "share", *tasks_of(results)):
+    for name in (*_columns(speeds), *tasks_of(results)):
         table.add_column(escape(name), justify="right")
-    for row in rows_of(results, baseline):
+    for row in rows_of(results, baseline, speeds):
         cells = ["\n".join(part for part in cell if part) for cell in row.cells]
-        table.add_row(*map(escape, (row.subject, row.bytes_per_token, row.share, *cells)))
+        table.add_row(*map(escape, (row.subject, *_facts(row, speeds), *cells)))
     return table
 
 
-def markdown(results: Sequence[Result], baseline: str = BASELINE) -> str:
+def markdown(
+    results: Sequence[Result], baseline: str = BASELINE, speeds: Speeds | None = None
+) -> str:
     """A column for values and one for changes of each task."""
-    columns = ["cache", "bytes per token", "share"]
+    columns = ["cache", *_columns(speeds)]
     columns += [name for task in tasks_of(results) for name in (task, f"change in {task}")]
     lines = [columns, ["---"] * len(columns)]
-    for row in rows_of(results, baseline):
+    for row in rows_of(results, baseline, speeds):
         cells = [part or NOTHING for cell in row.cells for part in cell]
-        lines.append([f"`{row.subject}`", row.bytes_per_token, row.share, *cells])
+        lines.append([f"`{row.subject}`", *_facts(row, speeds), *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + f"\n\n{NOTE}\n"
 
 
@@ -126,12 +138,21 @@ def tasks_of(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(result.task for result in results))
 
 
-def _row(subject: str, summaries: Sequence[Summary]) -> Row:
+def _columns(speeds: Speeds | None) -> tuple[str, ...]:
+    return ("bytes per token", "share", *(() if speeds is None else ("decode against dense",)))
+
+
+def _facts(row: Row, speeds: Speeds | None) -> tuple[str, ...]:
+    return (row.bytes_per_token, row.share, *(() if speeds is None else (row.speed,)))
+
+
+def _row(subject: str, summaries: Sequence[Summary], speed: DecodeSpeed | None) -> Row:
     stored = next((s.result.entry for s in summaries if s.result.entry.share), None)
     sizes = (NOTHING, NOTHING)
     if stored is not None:
         sizes = (f"{stored.bytes_per_token:,.0f}", f"{stored.share:.1%}")
-    return Row(subject, *sizes, [_cell(summary) for summary in summaries])
+    time = NOTHING if speed is None else speed.short
+    return Row(subject, *sizes, time, [_cell(summary) for summary in summaries])
 
 
 def _cell(summary: Summary) -> tuple[str, str]:

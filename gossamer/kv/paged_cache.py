@@ -219,12 +219,12 @@ class PagedCache:
         if not step.chunks:
             assert step.decode is not None, "a step has tokens"
             self.write(layer, k, v, step.slots)
-            return self._decode(layer, q, step.decode, scale, sliding)
+            return self.decode(layer, q, step.decode, scale, sliding)
         out, decodes = torch.zeros_like(q), 0
         if step.decode is not None:
             decodes = len(step.decode.seq_lens)
             self.write(layer, k[:decodes], v[:decodes], step.slots[:decodes])
-            out[:decodes] = self._decode(layer, q[:decodes], step.decode, scale, sliding)
+            out[:decodes] = self.decode(layer, q[:decodes], step.decode, scale, sliding)
         for chunk in step.chunks:
             part = chunk.tokens
             mask = chunk.prepared(sliding, q.device)
@@ -239,9 +239,10 @@ class PagedCache:
         self._layers[layer].dense_k.write(k, slots)
         self._layers[layer].dense_v.write(v, slots)
 
-    def _decode(
+    def decode(
         self, layer: int, q: Tensor, batch: DecodeBatch, scale: float, sliding: int
     ) -> Tensor:
+        """Attend with one query of each sequence to what is in its pages; as in `attend`."""
         k, v, dense_k, dense_v = self._layers[layer]
         config, window = self.spec.config, None
         if not self.aliased:

@@ -169,20 +169,29 @@ class Op:
     def select(
         self, device: str, backend: str | None = None, unsuited: Mapping[str, str] = _NOTHING
     ) -> Any:
-        """The overload to call for tensors of this device type, none of the `unsuited` ones.
+        """The overload to call for tensors of this device type; see `choose`."""
+        return self._overloads_on(device)[self.choose(device, backend, unsuited)]
+
+    def choose(
+        self, device: str, backend: str | None = None, unsuited: Mapping[str, str] = _NOTHING
+    ) -> str:
+        """The backend that runs on tensors of this device type, none of the `unsuited` ones.
 
         Raises ValueError for an unknown backend, BackendUnavailableError for one that cannot run.
         """
-        runnable = self._runnable.get(device) or {"reference": self._overloads["reference"]}
+        runnable = self._overloads_on(device)
         wanted = (check_name(backend),) if backend is not None else chosen()
         for name in wanted or runnable:
             if name in runnable and name not in unsuited:
-                return runnable[name]
+                return name
         reasons = [f"{name}: {unsuited.get(name) or self.why_not(name, device)}" for name in wanted]
         raise BackendUnavailableError(
             f"{self.name} on {device} tensors: {'; '.join(reasons)}. "
             f"Available: {', '.join(self.available(device))}"
         )
+
+    def _overloads_on(self, device: str) -> dict[str, Any]:
+        return self._runnable.get(device) or {"reference": self._overloads["reference"]}
 
     def _refuse_gradients(self, args: tuple[Any, ...]) -> None:
         for arg in args:

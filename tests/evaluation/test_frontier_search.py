@@ -4,8 +4,9 @@ import json
 from math import nan
 
 import pytest
+import torch
 
-from gossamer.evaluation.frontier.candidates import share_at
+from gossamer.evaluation.frontier.candidates import Budget, Problem, share_at
 from gossamer.evaluation.frontier.measure import SearchError
 from gossamer.evaluation.frontier.outcome import choice, write_choice
 from gossamer.evaluation.frontier.report import draw, markdown, verdict
@@ -13,7 +14,8 @@ from gossamer.evaluation.frontier.screening import Errors, kept_screening
 from gossamer.evaluation.frontier.search import Effort
 from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Point, Store
-from gossamer.kv import KVConfig
+from gossamer.kv import KVConfig, KVShape
+from gossamer.kv.speed import DecodeSpeed, cuda_limits
 from tests.evaluation.frontier import CONTEXT, SHAPE, Costly, cost_of, make_search
 from tests.evaluation.frontier import screen_by_formula as formula
 
@@ -86,6 +88,36 @@ def test_the_file(done, tmp_path):
     assert found["calibration"] == {"file": "made.safetensors", "sha256": "0123"}
     assert [line["kv"] for line in found["frontier"]] == [row.spec for row in outcome.frontier]
     assert "gossamer" in found["versions"]
+
+
+def test_only_pairs_with_a_tuned_kernel(done):
+    """Whatever is recommended is fast on a GPU."""
+    search, outcome, _ = done
+    assert search.problem.has_kernels
+    pairs = [row.config for row in outcome.rows if row.role in ("pair", "variant")]
+    assert pairs
+    for config in pairs:
+        assert cuda_limits(config, SHAPE, torch.float16) is None, str(config)
+    assert cuda_limits(outcome.recommended.config, SHAPE, torch.float16) is None
+
+
+def test_heads_without_any_kernel():
+    shape = KVShape(2, 4, 2, 32)
+    problem = Problem(shape, Budget.parse("30%", shape, 8192))
+    assert not problem.has_kernels
+    found = problem.candidates()
+    assert all(problem.allows(k, v) for k in found.k for v in found.v)
+
+
+def test_the_column_of_speeds():
+    search, _ = make_search()
+    slow = DecodeSpeed("triton", tuned=False, us=400.0, dense_us=100.0)
+    search.speed = lambda config: slow
+    outcome = search.run()
+    assert "decoding against dense: 0.25x (triton)" in outcome.reason()
+    assert "recommended, slow |" in markdown(outcome)
+    found = choice(outcome, search.measuring)
+    assert (found["kernel"], found["decode_against_dense"]) == ("triton", 0.25)
 
 
 def test_the_plot(done, tmp_path):

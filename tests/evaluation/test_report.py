@@ -10,6 +10,7 @@ from gossamer.evaluation.plots import draw, frontier
 from gossamer.evaluation.report import markdown, rich_table, summarise
 from gossamer.evaluation.store import Entry
 from gossamer.evaluation.tasks import Score
+from gossamer.kv.speed import DecodeSpeed
 
 SPARSE = "sparse:k=32,v=32"
 
@@ -36,6 +37,18 @@ def results():
 def cells_of(text):
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def test_speeds(results):
+    """A column more, where they are asked for; methods that have none of the engine's kernels."""
+    speeds = {SPARSE: DecodeSpeed("cuda sparse", tuned=True, us=50.0, dense_us=100.0)}
+    dense, sparse = cells_of(markdown(results, speeds=speeds))
+    assert sparse["decode against dense"] == "2.00x (cuda sparse)"
+    assert dense["decode against dense"] == "-"
+    assert "decode against dense" not in cells_of(markdown(results))[0]
+    console = Console(width=200, record=True)
+    console.print(rich_table(results, speeds=speeds))
+    assert "2.00x (cuda sparse)" in console.export_text()
 
 
 def test_values_and_changes(results):

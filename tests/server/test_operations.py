@@ -79,6 +79,8 @@ def test_statistics_while_it_runs(tiny):
         assert sparse["stored_pages"]["used"] > 5
         assert sparse["dense_pages"]["used"] >= 2
         assert sparse["tokens_per_second"] > 0
+        assert sparse["decode"]["kernel"].startswith("cpu")
+        assert sparse["decode"]["against_dense"] > 0
         slow.gate.set()
 
         async def leave():

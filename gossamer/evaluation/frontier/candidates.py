@@ -1,15 +1,17 @@
 """What a search is asked, what K or V could be stored as for any head_dim, and what that takes."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, cached_property
 from typing import Self
 
 from gossamer.engine.config import parse_bytes
 from gossamer.kv import Dense, KVConfig, KVShape, Side, Sparse
-from gossamer.kv.layouts import BASES, Layout
+from gossamer.kv.layouts import BASES, PLAIN, Layout
 from gossamer.kv.policies import POLICIES
+from gossamer.kv.speed import cuda_limits
 from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, valid_scales
 
 KEPT = tuple(Fraction(n, 8) for n in (2, 3, 4, 5))  # more than that, dense values are smaller
@@ -17,6 +19,7 @@ SPARSE_TYPES = ("fp8_e4m3", "int8", "int4", "int3")  # and 16 bits
 DENSE_TYPES = (*SPARSE_TYPES, "int2")
 NONE, MAGNITUDE = "none", "magnitude"
 REACH = 1.25  # times the budget: what a little more memory would bring
+Fits = Callable[[Side, Side], bool]  # K and V together
 
 
 def sequence_bytes(config: KVConfig, shape: KVShape, length: int) -> int:
@@ -88,8 +91,30 @@ class Problem:
 
     def candidates(self) -> Candidates:
         """Raises ValueError for a budget that nothing fits."""
-        every = make_candidates(self.shape.head_dim, half=self.half, calibrated=self.calibrated)
-        return within(every, self.shape, self.budget, REACH)
+        return within(self._every, self.shape, self.budget, REACH, self.allows)
+
+    def allows(self, k: Side, v: Side) -> bool:
+        """Whether such a pair may be recommended: only with a tuned kernel on GPUs.
+
+        Where this head_dim has none at all, every pair may.
+        """
+        return not self.has_kernels or _tuned(k.layout, v.layout, self.shape, self.half)
+
+    @cached_property
+    def has_kernels(self) -> bool:
+        layouts = {side.layout for side in self._every.k}
+        return any(_tuned(layout, layout, self.shape, self.half) for layout in layouts)
+
+    @cached_property
+    def _every(self) -> Candidates:
+        return make_candidates(self.shape.head_dim, half=self.half, calibrated=self.calibrated)
+
+
+@cache
+def _tuned(k: Layout, v: Layout, shape: KVShape, half: str) -> bool:
+    """By what the CUDA kernels say of themselves, whether there is a GPU or not."""
+    dtype = next(dtype for dtype, name in PLAIN.items() if name == half)
+    return cuda_limits(KVConfig(Side(k), Side(v)), shape, dtype) is None
 
 
 def side_spec(side: Side) -> str:
@@ -113,12 +138,23 @@ def make_candidates(head_dim: int, *, half: str, calibrated: bool) -> Candidates
     return Candidates(_in_order(k, head_dim), _in_order(v, head_dim))
 
 
-def within(found: Candidates, shape: KVShape, budget: Budget, reach: float) -> Candidates:
+def within(
+    found: Candidates,
+    shape: KVShape,
+    budget: Budget,
+    reach: float,
+    allows: Fits = lambda k, v: True,
+) -> Candidates:
     """Those that fit `reach` times the budget together with the smallest of the other side.
 
-    Raises ValueError, with the smallest cache of all, where no pair fits the budget itself.
+    allows: which pairs count. Raises ValueError, with the smallest cache of all, where no pair fits
+    the budget itself.
     """
-    smallest = KVConfig(found.k[0], found.v[0])
+    pairs = {k: next((v for v in found.v if allows(k, v)), None) for k in found.k}
+    by_k = [KVConfig(k, v) for k, v in pairs.items() if v is not None]
+    pairs = {v: next((k for k in found.k if allows(k, v)), None) for v in found.v}
+    by_v = [KVConfig(k, v) for v, k in pairs.items() if k is not None]
+    smallest = min(by_k, key=lambda pair: pair.block_bytes(shape))
     if not budget.holds(smallest, shape):
         least = share_at(smallest, shape, budget.length)
         size = least * KVConfig().bytes_per_token(shape)
@@ -127,8 +163,8 @@ def within(found: Candidates, shape: KVShape, budget: Budget, reach: float) -> C
             f"at {budget.length} tokens, which the smallest cache takes: {smallest}"
         )
     return Candidates(
-        tuple(k for k in found.k if budget.holds(KVConfig(k, smallest.v), shape, reach)),
-        tuple(v for v in found.v if budget.holds(KVConfig(smallest.k, v), shape, reach)),
+        tuple(pair.k for pair in by_k if budget.holds(pair, shape, reach)),
+        tuple(pair.v for pair in by_v if budget.holds(pair, shape, reach)),
     )
 
 

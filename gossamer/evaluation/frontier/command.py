@@ -1,7 +1,9 @@
 """What `gossamer frontier` does: options to a search, checked before work begins; tables, files."""
 
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,7 @@ from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.suite import check_tasks
 from gossamer.evaluation.texts import existing_text
 from gossamer.kv import Calibration
+from gossamer.kv.speed import decode_speed
 from gossamer.models import Source, load_decoder, open_model, source_fingerprint
 
 # Not what the shipped calibration was made of: on its own text, it would look too good.
@@ -60,7 +63,7 @@ class SearchOptions:
 
 def run(options: SearchOptions, *, as_markdown: bool) -> Outcome:
     """Search, print and write. Raises what `prepare` and `Search.run` raise."""
-    with Stages(shown=True) as stages:
+    with Stages(shown=True) as stages, _quiet_engines():
         search = prepare(options, stages)
         outcome = search.run()
         seconds = stages.seconds
@@ -76,6 +79,18 @@ def run(options: SearchOptions, *, as_markdown: bool) -> Outcome:
         notes.print(f"wrote {file}", markup=False)
     notes.print(f"{seconds / 60:.1f} minutes", markup=False)
     return outcome
+
+
+@contextmanager
+def _quiet_engines() -> Iterator[None]:
+    """Probes have caches that nobody would use; of the others, the table says what is slow."""
+    log = logging.getLogger("gossamer.engine")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _print(outcome: Outcome, *, as_markdown: bool) -> None:
@@ -113,7 +128,9 @@ def prepare(options: SearchOptions, stages: Stages) -> Search:
     measuring = Measuring(text, conditions, opened, Store(options.results), stages)
     window = text.windows(source.tokenizer())[0]
     screening = Screening(source, dtype, device, calibration, window, measuring)
-    return Search(problem, options.effort, measuring, screening, _notes(options, calibration, text))
+    speed = partial(decode_speed, shape=shape, dtype=dtype, device=device)
+    notes = _notes(options, calibration, text)
+    return Search(problem, options.effort, measuring, screening, notes, speed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from gossamer.evaluation.frontier.measure import Measuring, SearchError
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import Coded, KVConfig, KVShape, Sparse
+from gossamer.kv.speed import DecodeSpeed
 from gossamer.ops.kv_block import VALUE_BITS
 
 Role = Literal["dense", "uniform", "pair", "variant"]
@@ -25,7 +26,7 @@ Role = Literal["dense", "uniform", "pair", "variant"]
 class MeasuredCache:
     """A row of the table. share: at the budget's length; layout_share: beyond windows.
 
-    change: in NLL per token against dense, which has none itself.
+    change: in NLL per token against dense, which has none itself. speed: of decoding.
     """
 
     config: KVConfig
@@ -34,14 +35,21 @@ class MeasuredCache:
     layout_share: float
     bytes_per_token: float
     change: Change | None
+    speed: DecodeSpeed | None = None
 
     @classmethod
     def of(
-        cls, config: KVConfig, role: Role, change: Change | None, shape: KVShape, length: int
+        cls,
+        config: KVConfig,
+        role: Role,
+        change: Change | None,
+        shape: KVShape,
+        length: int,
+        speed: DecodeSpeed | None = None,
     ) -> "MeasuredCache":
         share = share_at(config, shape, length)
         plain = KVConfig().bytes_per_token(shape)
-        return cls(config, role, share, config.share(shape), share * plain, change)
+        return cls(config, role, share, config.share(shape), share * plain, change, speed)
 
     @property
     def spec(self) -> str:
@@ -105,6 +113,8 @@ class Outcome:
         line += f"{self.budget.text} ({count} caches in all)"
         if row.added <= row.half:
             line += ", not told apart from dense"
+        if row.speed is not None:
+            line += f"; decoding against dense: {row.speed.short}"
         uniform = [r for r in self.rows if r.role == "uniform" and r is not row]
         for other in sorted(uniform, key=_quantised):
             ratio = _ratio(other, row)
@@ -171,4 +181,6 @@ def _facts(row: MeasuredCache) -> dict[str, Any]:
         "bytes_per_token": round(row.bytes_per_token, 2),
         "nll_change": round(row.added, 6),
         "interval": list(ends) if math.isfinite(row.half) else None,
+        "kernel": None if row.speed is None else row.speed.kernel,
+        "decode_against_dense": None if row.speed is None else row.speed.against_dense,
     }

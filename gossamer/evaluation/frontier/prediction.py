@@ -8,12 +8,12 @@ are compressed independently: their costs add up.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
 
-from gossamer.evaluation.frontier.candidates import REACH, Budget, share_at
+from gossamer.evaluation.frontier.candidates import REACH, Budget, Fits, share_at
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import Dense, KVConfig, KVShape, Side
@@ -25,7 +25,6 @@ LEAST = 1e-9  # of errors and changes whose logarithms are taken
 SLOPES = (0.5, 1.5)
 OFTEN = 2  # pairs that one side may be in, so that a wrong prediction does not spoil all
 WIDER = (64, 128)  # windows
-Fits = Callable[[Side, Side], bool]
 
 
 def kind_of(side: Side) -> Hashable:
@@ -104,19 +103,27 @@ def ranked_pairs(
 
 @dataclass(frozen=True)
 class Predicted:
-    """What every side that is left will cost, in caches with this sink."""
+    """What every side that is left will cost, in caches with this sink.
+
+    allows: the pairs that may be measured.
+    """
 
     k: Mapping[Side, float]
     v: Mapping[Side, float]
     shape: KVShape
     budget: Budget
     sink: int = 0
+    allows: Fits = lambda k, v: True
 
     def pair(self, k: Side, v: Side) -> KVConfig:
         return KVConfig(k, v, sink=self.sink)
 
+    def pairs(self) -> Iterator[KVConfig]:
+        """Of any size."""
+        return (self.pair(k, v) for k in self.k for v in self.v if self.allows(k, v))
+
     def fits(self, k: Side, v: Side) -> bool:
-        return self.budget.holds(self.pair(k, v), self.shape)
+        return self.allows(k, v) and self.budget.holds(self.pair(k, v), self.shape)
 
     def cost(self, config: KVConfig) -> float:
         return self.k[config.k] + self.v[config.v]
@@ -155,10 +162,9 @@ def choose_pairs(predicted: Predicted, count: int) -> list[KVConfig]:
 
 def _around(predicted: Predicted, count: int, chosen: Sequence[KVConfig]) -> list[KVConfig]:
     shape, budget = predicted.shape, predicted.budget
-    every = (predicted.pair(k, v) for k in predicted.k for v in predicted.v)
     points = {
         pair: (share, predicted.cost(pair))
-        for pair in every
+        for pair in predicted.pairs()
         if (share := share_at(pair, shape, budget.length)) <= budget.share * REACH and share < 1
     }
     line = [pair for pair in front(points) if pair not in chosen]
@@ -181,8 +187,7 @@ def variants(predicted: Predicted, measured: Mapping[KVConfig, float]) -> list[K
 
     measured: what pairs turned out to cost, which counts more than what was predicted.
     """
-    pairs = (predicted.pair(k, v) for k in predicted.k for v in predicted.v)
-    costs = {pair: measured.get(pair, predicted.cost(pair)) for pair in pairs}
+    costs = {pair: measured.get(pair, predicted.cost(pair)) for pair in predicted.pairs()}
     ranked = sorted(costs, key=lambda pair: costs[pair])
     other = 0 if predicted.sink else BLOCK_TOKENS
     found: list[KVConfig] = []

@@ -11,7 +11,10 @@ from rich.table import Table
 from gossamer.evaluation.frontier.outcome import MeasuredCache, Outcome
 from gossamer.evaluation.plots import COLOR, FRONTIER, STYLE, check, save
 
-COLUMNS = ("cache", "share", "layout", "bytes per token", "change in NLL", "less than uniform", "")
+COLUMNS = (
+    "cache", "share", "layout", "bytes per token", "decode against dense", "change in NLL",
+    "less than uniform", "",
+)  # fmt: skip
 NAMES = {"dense": "dense", "uniform": "uniform pruning", "pair": "", "variant": ""}
 UNIFORM, NAME = "#8a8a8a", "frontier"
 LINEAR = 0.01  # of NLL: below it the scale is linear
@@ -62,11 +65,13 @@ def cells(outcome: Outcome, row: MeasuredCache) -> tuple[str, ...]:
     marks = [NAMES[row.role]]
     marks += ["frontier"] if row in outcome.frontier else []
     marks += ["recommended"] if row is outcome.recommended else []
+    marks += ["slow"] if row.speed is not None and row.speed.slow else []
     return (
         row.spec,
         f"{row.share:.1%}",
         f"{row.layout_share:.1%}",
         f"{row.bytes_per_token:,.0f}",
+        "" if row.speed is None else row.speed.short,
         _change(row),
         less,
         ", ".join(mark for mark in marks if mark),

@@ -25,6 +25,7 @@ from gossamer.evaluation.pareto import near_front, spread
 from gossamer.evaluation.statistics import Change
 from gossamer.evaluation.tasks import at_least
 from gossamer.kv import Dense, KVConfig, Side
+from gossamer.kv.speed import DecodeSpeed
 
 SCREENING_FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best go on
 VARIANTS = 1 + len(WIDER)
@@ -123,7 +124,8 @@ class Probing:
 
     def _predicted(self, errors: Errors, probes: dict[str, dict[Side, Change]]) -> Predicted:
         k, v = predict(errors.k, probes["k"]), predict(errors.v, probes["v"])
-        return Predicted(k, v, self.problem.shape, self.problem.budget, self.sink)
+        problem = self.problem
+        return Predicted(k, v, problem.shape, problem.budget, self.sink, problem.allows)
 
     def _time(self) -> bool:
         minutes = self.effort.minutes
@@ -133,13 +135,17 @@ class Probing:
 
 @dataclass
 class Search:
-    """One search. measuring, screening: by the engine, or by fakes in tests."""
+    """One search. measuring, screening: by the engine, or by fakes in tests.
+
+    speed: how caches decode; None for no such column.
+    """
 
     problem: Problem
     effort: Effort
     measuring: Measuring
     screening: ScreenSides
     notes: list[str] = field(default_factory=list)
+    speed: Callable[[KVConfig], DecodeSpeed] | None = None
     _rows: dict[KVConfig, MeasuredCache] = field(default_factory=dict)
 
     def run(self) -> Outcome:
@@ -148,6 +154,10 @@ class Search:
         baselines = uniform(self.problem.shape, self.problem.budget, self.problem.half)
         if not baselines:
             self.notes.append(f"no uniform magnitude pruning fits {self.problem.budget.text}")
+        if not self.problem.has_kernels:
+            self.notes.append(
+                f"no GPU kernel is tuned for a head_dim of {self.problem.shape.head_dim}"
+            )
         stages, windows = self.measuring.stages, self.measuring.windows
         probing = Probing(self.problem, self.effort, self.measuring)
         measured = 1 + self.effort.pairs + len(baselines) + VARIANTS
@@ -166,9 +176,7 @@ class Search:
         self._measure(baselines, "uniform")
         self._measure(pairs[1:], "pair")
         self._vary(predicted)
-        shape, length = self.problem.shape, self.problem.budget.length
-        dense = MeasuredCache.of(KVConfig(), "dense", None, shape, length)
-        rows = [dense, *self._rows.values()]
+        rows = [self._row(KVConfig(), "dense", None), *self._rows.values()]
         for spec, error in self.measuring.failed.items():
             self._note(f"{spec} failed: {error}")
         return Outcome.of(self.problem.budget, rows, perplexity, self.notes)
@@ -185,8 +193,9 @@ class Search:
         least: dict[int, float] = {}
         for sink, found in errors.items():
             errors[sink] = kept = Errors(self._near(found.k), self._near(found.v))
-            shape, budget = self.problem.shape, self.problem.budget
-            predicted = Predicted(kept.k, kept.v, shape, budget, sink)
+            predicted = Predicted(
+                kept.k, kept.v, self.problem.shape, self.problem.budget, sink, self.problem.allows
+            )
             if (best := next(predicted.best(), None)) is not None:
                 least[sink] = predicted.cost(best)
         if not least:
@@ -206,7 +215,7 @@ class Search:
 
     def _measure(self, configs: Sequence[KVConfig], role: Role, *, first: bool = False) -> None:
         """first: whatever the clock says, so that there is something to recommend."""
-        stages, problem = self.measuring.stages, self.problem
+        stages = self.measuring.stages
         for done, config in enumerate(configs):
             if not first and not stages.time_for(self.measuring.windows, self.effort.minutes):
                 skipped = ", ".join(str(c) for c in configs[done:])
@@ -216,9 +225,13 @@ class Search:
             stages.start(f"measuring {config}")
             change = self.measuring.change(config)
             if change is not None:
-                length = problem.budget.length
-                self._rows[config] = MeasuredCache.of(config, role, change, problem.shape, length)
+                self._rows[config] = self._row(config, role, change)
                 stages.say(f"{config}: {change.value:+.4f} ± {change.half:.4f}")
+
+    def _row(self, config: KVConfig, role: Role, change: Change | None) -> MeasuredCache:
+        speed = None if self.speed is None else self.speed(config)
+        shape, length = self.problem.shape, self.problem.budget.length
+        return MeasuredCache.of(config, role, change, shape, length, speed)
 
     def _vary(self, predicted: Predicted) -> None:
         """Other windows and sinks."""

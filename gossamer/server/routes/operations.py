@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from gossamer._version import __version__
+from gossamer.kv.speed import DecodeSpeed
 from gossamer.profiling import Recorder
 from gossamer.server.context import Context, context_of
 from gossamer.server.errors import APIError
@@ -61,6 +63,7 @@ def _engine(context: Context, name: str) -> dict[str, Any]:
         "tokens_per_second": gateway.loop.rates[name](),
         "kv_bytes": seen.kv_bytes,
         "kv_bytes_dense": seen.kv_bytes_dense,
+        "decode": _decode(engine.built.speed),
         "stored_pages": _pages(seen.stored),
         "dense_pages": _pages(seen.dense),
         "steps": seen.steps,
@@ -69,6 +72,13 @@ def _engine(context: Context, name: str) -> dict[str, Any]:
         "output_tokens": seen.output_tokens,
         "preemptions": seen.preemptions,
     }
+
+
+def _decode(speed: DecodeSpeed | None) -> dict[str, Any] | None:
+    """The kernel, and how many times as fast as dense it is; None where that is not known."""
+    if speed is None:
+        return None
+    return {**asdict(speed), "against_dense": speed.against_dense}
 
 
 def _pages(pages: Pages) -> dict[str, int]:

@@ -46,6 +46,10 @@ function pages({ used, cached, total }) {
   return `${used}/${total}${cached ? `, ${cached} cached` : ""}`;
 }
 
+function kernel({ kernel, against_dense: factor }) {
+  return factor === null ? kernel : `${kernel}, ${factor.toFixed(2)}x of dense`;
+}
+
 function show(engine) {
   if (!engines.has(engine.kv)) engines.set(engine.kv, card(engine.kv));
   const known = engines.get(engine.kv);
@@ -56,6 +60,7 @@ function show(engine) {
   row(known, "dense would need", bytes(dense), dense ? dense / Math.max(now, dense) : 0);
   row(known, open.total ? "compressed pages" : "pages", pages(stored), stored.used / stored.total);
   if (open.total) row(known, "window pages", pages(open), open.used / open.total);
+  if (engine.decode) row(known, "decodes by", kernel(engine.decode));
   row(known, "tokens written", engine.output_tokens.toLocaleString("en"));
   row(known, "found by prefix", engine.cached_tokens.toLocaleString("en"));
   row(known, "preemptions", String(engine.preemptions));
