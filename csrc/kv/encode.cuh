@@ -170,10 +170,12 @@ template <class T>
 struct ProfileEncoder {
   const T* row;
   const KvFormat& f;
+  const float* weights;          // of channels, or null
   uint16_t scale_bits = 0x3c00;  // 1
   float factor = 1.0f;
 
-  __device__ __forceinline__ ProfileEncoder(const KvFormat& f, const T* row, int) : row(row), f(f) {
+  __device__ __forceinline__ ProfileEncoder(const KvFormat& f, const T* row, const float* weights)
+      : row(row), f(f), weights(weights) {
     if (f.scales != Scales::row) return;
     double total = 0;  // so that the order of the sum does not show in a float16
     int channels = 0;
@@ -207,8 +209,9 @@ struct ProfileEncoder {
 #pragma unroll
       for (int k = 0; k < kChunk; ++k) {
         const double value = floorf(inside(x[k], half)) + 0.5f;
-        product += x[k] * value;
-        square += value * value;
+        const double weight = weights ? weights[g * kChunk + k] : 1.0f;
+        product += x[k] * value * weight;
+        square += value * value * weight;
       }
     }
     const __half scale = __float2half_rn(static_cast<float>(product / square));

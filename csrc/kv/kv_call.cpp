@@ -63,7 +63,8 @@ void set_ranking(const char* op, const Tensor& x, const std::optional<Tensor>& w
                  const std::optional<Tensor>& scores, KvPackCall& call) {
   KvPack& w = call.work;
   STD_TORCH_CHECK(!(weights && scores), op, ": weights and scores exclude each other");
-  STD_TORCH_CHECK(w.format.sparse || (!weights && !scores), op, ": dense formats take no weights or scores");
+  const bool fitted = w.format.values == Values::profile && w.format.scales == Scales::row;
+  STD_TORCH_CHECK(w.format.sparse || (!scores && (!weights || fitted)), op, ": this format takes no weights or scores");
   if (weights) {
     check_plain(op, "weights", *weights, ScalarType::Float, x);
     STD_TORCH_CHECK(weights->dim() == 2 && weights->size(0) == x.size(1) && weights->size(1) == x.size(2), op,

@@ -103,7 +103,9 @@ GOSSAMER_INLINE void store_groups(const KvFormat& f, const float* entries, int t
 }
 
 // `entries` is followed by zeros up to a whole number of vectors.
-GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, int token, uint8_t* block) {
+// `weights`: of a profile's channels, or null.
+GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, const float* weights, int token,
+                               uint8_t* block) {
   if (f.values == Values::f32) return store_floats<float>(f, entries, token, block);
   if (f.values == Values::f16) return store_floats<f16_t>(f, entries, token, block);
   if (f.values == Values::bf16) return store_floats<bf16_t>(f, entries, token, block);
@@ -111,7 +113,7 @@ GOSSAMER_INLINE void store_row(const KvFormat& f, const float* entries, int toke
   alignas(64) int32_t codes[kRowBuffer];
   const int n = f.chunks * kChunk;
   const bool coded = f.values == Values::profile, fp8 = f.values == Values::fp8;
-  const uint16_t scale = coded ? encode_profile(f, entries, codes)
+  const uint16_t scale = coded ? encode_profile(f, entries, weights, codes)
                          : fp8 ? encode_fp8(entries, n, codes)
                                : encode_signed(entries, n, f.bits, codes);
   if (f.scales == Scales::row) std::memcpy(block + f.scales_at + token * 2, &scale, 2);
@@ -184,7 +186,8 @@ void pack_tile(const KvPack& w, int64_t first, int head, Row* rows) {
     if (by_channel) continue;
     Kept kept;
     if (f.sparse) gather_kept(f, row, kept);
-    store_row(f, f.sparse ? kept.entries : row.x, token, block);
+    const float* weights = w.weights && !f.sparse ? w.weights + head * f.head_dim : nullptr;
+    store_row(f, f.sparse ? kept.entries : row.x, weights, token, block);
   }
   if (!by_channel || w.slots[first] < 0) return;
   Asymmetric scales[kMaxHeadDim];

@@ -113,10 +113,15 @@ __global__ void __launch_bounds__(32 * cuda::kMaxWarps) kv_pack_codes_kernel(con
     scale_groups(f, bits, row, codings, place.block, place.token);
     store_codes<Bits>(w, place.block, place.token, whole, cuda::AsymmetricEncoder<T>{row, codings, kBlockTokens});
   } else if constexpr (kind != Kind::channel) {
-    using Encoder =
-        std::conditional_t<kind == Kind::row, cuda::SignedEncoder<T>,
-                           std::conditional_t<kind == Kind::fp8, cuda::Fp8Encoder<T>, cuda::ProfileEncoder<T>>>;
-    const Encoder encode(f, row, bits);
+    const auto encode = [&] {
+      if constexpr (kind == Kind::row) {
+        return cuda::SignedEncoder<T>(f, row, bits);
+      } else if constexpr (kind == Kind::fp8) {
+        return cuda::Fp8Encoder<T>(f, row, bits);
+      } else {
+        return cuda::ProfileEncoder<T>(f, row, w.weights ? w.weights + at.head * f.head_dim : nullptr);
+      }
+    }();
     if (f.scales == Scales::row) {
       reinterpret_cast<uint16_t*>(place.block + f.scales_at)[place.token] = encode.scale_bits;
     }

@@ -113,16 +113,16 @@ GOSSAMER_INLINE uint16_t profile_unit(const KvFormat& f, const float* x) {
   return finite_half(unit) ? unit : kHalfNan;
 }
 
-// The scale with the least square error for these codes, as float16.
-GOSSAMER_INLINE uint16_t fitted_scale(const KvFormat& f, const float* x, const int32_t* codes) {
+// The scale with the least square error for these codes, channels weighted if there are weights, as float16.
+GOSSAMER_INLINE uint16_t fitted_scale(const KvFormat& f, const float* x, const float* weights, const int32_t* codes) {
   double products[kChunk] = {}, squares[kChunk] = {}, product = 0, square = 0;
   for (int g = 0; g < f.head_dim / kChunk; ++g) {
     if (f.group_bits[g] == 0) continue;
     const double middle = ((1 << f.group_bits[g]) - 1) * 0.5;
     for (int k = 0; k < kChunk; ++k) {
-      const double value = codes[g * kChunk + k] - middle;
-      products[k] += x[g * kChunk + k] * value;
-      squares[k] += value * value;
+      const double value = codes[g * kChunk + k] - middle, weight = weights ? weights[g * kChunk + k] : 1.0f;
+      products[k] += x[g * kChunk + k] * value * weight;
+      squares[k] += value * value * weight;
     }
   }
   for (int k = 0; k < kChunk; ++k) product += products[k], square += squares[k];
@@ -131,7 +131,7 @@ GOSSAMER_INLINE uint16_t fitted_scale(const KvFormat& f, const float* x, const i
 }
 
 // Codes of the intervals that entries are in; returns the bits of the scale, 1 where there is none.
-GOSSAMER_INLINE uint16_t encode_profile(const KvFormat& f, const float* x, int32_t* codes) {
+GOSSAMER_INLINE uint16_t encode_profile(const KvFormat& f, const float* x, const float* weights, int32_t* codes) {
   const uint16_t unit = f.scales == Scales::row ? profile_unit(f, x) : half_bits(1);
   const float factor = reciprocal(half_value(unit));
   alignas(64) float halves[kRowBuffer] = {};  // of the number of codes
@@ -150,7 +150,7 @@ GOSSAMER_INLINE uint16_t encode_profile(const KvFormat& f, const float* x, int32
     std::memcpy(codes + i, &code, sizeof code);
   }
   if (f.scales != Scales::row || unit == kHalfNan || unit == 0) return unit;
-  return fitted_scale(f, x, codes);
+  return fitted_scale(f, x, weights, codes);
 }
 
 }  // namespace

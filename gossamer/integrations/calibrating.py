@@ -26,6 +26,7 @@ from gossamer.kv.manifest import Manifest
 from gossamer.kv.shape import KVShape
 
 Progress = Callable[[int], None]
+CODED_LABELS = "model"
 WINDOW = KVConfig()  # which keys a query sees compressed; the gradient is of those
 
 
@@ -68,11 +69,13 @@ def measure_gradients(
     context: int = 2048,
     on_window: Progress | None = None,
     sensitivities: Mapping[str, Sensitivity] | None = None,
+    labels: str = "text",
 ) -> Gradients:
     """Where the loss is sensitive to K, in windows as in measure_moments; it takes longer.
 
-    sensitivities: of "k" and "v", to which those of the text are added. Raises ValueError as
-    measure_moments does, and for windows in which no key is compressed.
+    sensitivities: of "k" and "v", to which those of the text are added. labels: what the loss is
+    of, the "text" or tokens drawn by the "model" itself. Raises ValueError as measure_moments does,
+    and for windows in which no key is compressed.
     """
     shape = kv_shape(model)
     gradients = Gradients(shape)
@@ -83,7 +86,8 @@ def measure_gradients(
             f"both must be at least {SHORTEST_WINDOW}"
         )
     for window in windows:
-        for layer, (k, v, k_gradient, v_gradient) in enumerate(_gradients_at(model, window, shape)):
+        found = _gradients_at(model, window, shape, labels)
+        for layer, (k, v, k_gradient, v_gradient) in enumerate(found):
             gradients.add(layer, k_gradient)
             if sensitivities is not None:
                 sensitivities["k"].add(layer, k, k_gradient)
@@ -94,7 +98,7 @@ def measure_gradients(
 
 
 def _gradients_at(
-    model: Any, window: Tensor, shape: KVShape
+    model: Any, window: Tensor, shape: KVShape, labels: str
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Of each layer k and v [Hk, T, D], and the gradients of the window's loss by them, where they
     are seen compressed.
@@ -116,10 +120,17 @@ def _gradients_at(
 
     with _only_gradients_of(model, offsets), attention_function(model, attend):
         logits = model(window[None], use_cache=False).logits[0, :-1].float()
-        loss = F.cross_entropy(logits, window[1:], reduction="sum")
+        targets = window[1:] if labels == "text" else _drawn(logits.detach())
+        loss = F.cross_entropy(logits, targets, reduction="sum")
         found = torch.autograd.grad(loss, offsets)
     for layer in range(shape.layers):
         yield *seen[layer], found[2 * layer], found[2 * layer + 1]
+
+
+def _drawn(logits: Tensor) -> Tensor:
+    """A token from each row of logits [T, V], the same ones every time."""
+    generator = torch.Generator(logits.device).manual_seed(0)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
 
 
 def _attention_with_offsets(
@@ -188,10 +199,15 @@ def measure(
     )
     sensitivities = {name: Sensitivity(rows[name], centred) for name, centred in CENTRED.items()}
     gradients = measure_gradients(
+        model, token_ids, context=context, on_window=progress("gradients")
+    )
+    # By the model's own tokens, the gradients of a confident model do not vanish where it is right.
+    measure_gradients(
         *(model, token_ids),
         context=context,
-        on_window=progress("gradients"),
+        on_window=progress("codes"),
         sensitivities=sensitivities,
+        labels=CODED_LABELS,
     )
     others = {
         name: statistic(model, token_ids, context=context, on_window=progress(name))

@@ -19,8 +19,8 @@ from gossamer.masks import Mask
 class CacheSpec:
     """What a cache is made of: its config in the type, on the device and for the shape of a model.
 
-    k_basis: in which K is stored; k_weights: [layers, kv_heads, D] that its policy ranks by,
-    float32; None for none. prompt_mask: see CacheRule.
+    k_basis: in which K is stored; k_weights, v_weights: [layers, kv_heads, D] that rows are packed
+    with (see Calibration.weights), float32; None for none. prompt_mask: see CacheRule.
     """
 
     config: KVConfig
@@ -29,6 +29,7 @@ class CacheSpec:
     device: torch.device
     k_basis: Basis | None = None
     k_weights: Tensor | None = None
+    v_weights: Tensor | None = None
     prompt_mask: Mask | None = None
 
     @classmethod
@@ -44,16 +45,13 @@ class CacheSpec:
         """With what the config takes from the calibration; ValueError without it."""
         if config.calibrated and calibration is None:
             raise ValueError(f"kv is {config}, which needs a calibration")
-        basis = weights = None
-        if calibration is not None:
-            config = config.resolve(calibration)
-            basis, weights = calibration.basis("k", config.k), calibration.rank_weights(config.k)
-        return cls(
-            *(config, shape, dtype, device),
-            basis,
-            None if weights is None else weights.to(device, torch.float32),
-            prompt_mask,
-        )
+        if calibration is None:
+            return cls(config, shape, dtype, device, prompt_mask=prompt_mask)
+        config = config.resolve(calibration)
+        weights = (calibration.weights("k", config.k), calibration.weights("v", config.v))
+        k_weights, v_weights = (None if x is None else x.to(device, torch.float32) for x in weights)
+        basis = calibration.basis("k", config.k)
+        return cls(config, shape, dtype, device, basis, k_weights, v_weights, prompt_mask)
 
     def part(self, layers: slice = slice(None), heads: slice = slice(None)) -> "CacheSpec":
         """The same for some of the layers and KV heads."""
@@ -62,8 +60,8 @@ class CacheSpec:
         queries = shape.query_heads // shape.kv_heads * count
         size = KVShape(len(range(shape.layers)[layers]), queries, count, shape.head_dim)
         basis = None if self.k_basis is None else self.k_basis.part(layers, heads)
-        weights = None if self.k_weights is None else self.k_weights[layers, heads]
-        return replace(self, shape=size, k_basis=basis, k_weights=weights)
+        k, v = (None if x is None else x[layers, heads] for x in (self.k_weights, self.v_weights))
+        return replace(self, shape=size, k_basis=basis, k_weights=k, v_weights=v)
 
     @cached_property
     def rule(self) -> CacheRule:

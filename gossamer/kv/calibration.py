@@ -258,6 +258,12 @@ class Calibration:
             )
         return self.coded[name]
 
+    def weights(self, name: str, side: Side) -> Tensor | None:
+        """What rows of K ("k") or V are packed with, [L, Hk, D]: ranks, or what codes are worth."""
+        if isinstance(side.layout, Coded):
+            return self._coded(name, side.layout).worth(side.layout)
+        return self.rank_weights(side) if name == "k" else None
+
     def rank_weights(self, k: Side) -> Tensor | None:
         """What K's policy ranks by, [L, Hk, D] in the basis K is stored in; None: by nothing.
 

@@ -92,6 +92,21 @@ class CodedBasis:
 
     def resolved(self, layout: Coded) -> Basis:
         """The basis in units of the steps that these bits have: rows in it are what is coded."""
+        matrix = self.basis.double() / self._steps(layout).double().unsqueeze(-2)
+        return Basis(matrix, self.mean if bool((self.mean != 0).any()) else None)
+
+    def worth(self, layout: Coded) -> Tensor | None:
+        """What the square of an error by one step of each channel adds to the loss, [L, Hk, D].
+
+        Rows with a scale get the one that makes this least; None for those without.
+        """
+        if layout.scales != "row":
+            return None
+        lost = self.errors[:, :, SCALES.index("row"), GROUP_BITS.index(0)]  # of a unit of variance
+        return lost * self._steps(layout).square()
+
+    def _steps(self, layout: Coded) -> Tensor:
+        """Of the bits that each channel has, [L, Hk, D]."""
         assert isinstance(layout.bits, str)
         assert layout.scales is not None
         bits = parse_profile(layout.bits).bits
@@ -101,5 +116,4 @@ class CodedBasis:
             if width:
                 channels = slice(GROUP_CHANNELS * group, GROUP_CHANNELS * (group + 1))
                 chosen[..., channels] = steps[:, :, STEP_BITS.index(width), channels]
-        matrix = self.basis.double() / chosen.double().unsqueeze(-2)
-        return Basis(matrix, self.mean if bool((self.mean != 0).any()) else None)
+        return chosen

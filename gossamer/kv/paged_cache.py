@@ -14,8 +14,8 @@ from torch import Tensor
 from gossamer.attention import PREPARED, PreparedMask, masked_attention
 from gossamer.kv.bases import QueryKeyTurn
 from gossamer.kv.cache_spec import CacheSpec
-from gossamer.kv.layouts import Side
-from gossamer.kv.policies import POLICIES
+from gossamer.kv.layouts import Coded, Side
+from gossamer.kv.policies import POLICIES, Ranking
 from gossamer.kv.rule import ChunkMask
 from gossamer.kv.store import BlockStore
 from gossamer.masks import Mask
@@ -147,10 +147,12 @@ class PagedCache:
 
     def compress(self, dense_slots: Tensor, stored_slots: Tensor) -> None:
         """Whole blocks from dense into stored pages, all layers at once; int64 [N] slots."""
-        weights, dtype = self.spec.k_weights, self.spec.dtype
+        dtype, weights = self.spec.dtype, (self.spec.k_weights, self.spec.v_weights)
         k, v = (x.read(dense_slots, dtype) for x in (self._all.dense_k, self._all.dense_v))
-        ranks = None if weights is None else weights.flatten(0, 1)
-        self._store(self._all, k, v, stored_slots, ranks)
+        self._store(
+            *(self._all, k, v, stored_slots),
+            *(None if x is None else x.flatten(0, 1) for x in weights),
+        )
 
     def restore(self, dense_slots: Tensor, stored_slots: Tensor) -> None:
         """The way back: exact where the stored format is the model's own type."""
@@ -159,12 +161,23 @@ class PagedCache:
         dense_v.write(v.read(stored_slots, self.spec.dtype), dense_slots)
 
     def _store(
-        self, pools: Pools, k: Tensor, v: Tensor, slots: Tensor, weights: Tensor | None
+        self,
+        pools: Pools,
+        k: Tensor,
+        v: Tensor,
+        slots: Tensor,
+        k_weights: Tensor | None,
+        v_weights: Tensor | None,
     ) -> None:
-        """Rows as their policies rank them; weights: of K."""
+        """Rows as their policies rank them, or as their codes are worth."""
         config = self.spec.config
-        pools.k.write(k, slots, POLICIES[config.k.policy].rank(k, weights))
-        pools.v.write(v, slots, POLICIES[config.v.policy].rank(v, None))
+        for store, side, rows, weights in (
+            (pools.k, config.k, k, k_weights),
+            (pools.v, config.v, v, v_weights),
+        ):
+            coded = isinstance(side.layout, Coded)
+            ranking = Ranking(weights) if coded else POLICIES[side.policy].rank(rows, weights)
+            store.write(rows, slots, ranking)
 
     @torch.inference_mode()
     def randomise(self, generator: torch.Generator) -> None:
@@ -199,9 +212,10 @@ class PagedCache:
         sliding: how many tokens back the layer sees, 0 for all. Tokens of no sequence give zeros.
         """
         if step.pack_tokens is not None and step.pack_slots is not None:
-            weights = None if self.spec.k_weights is None else self.spec.k_weights[layer]
+            weights = (self.spec.k_weights, self.spec.v_weights)
+            of_layer = (None if x is None else x[layer] for x in weights)
             rows = (k[step.pack_tokens], v[step.pack_tokens])
-            self._store(self._layers[layer], *rows, step.pack_slots, weights)
+            self._store(self._layers[layer], *rows, step.pack_slots, *of_layer)
         if not step.chunks:
             assert step.decode is not None, "a step has tokens"
             self.write(layer, k, v, step.slots)

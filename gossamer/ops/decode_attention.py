@@ -88,13 +88,13 @@ def _fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 
 
 TUNED = (
-    "fp16 and bf16 queries, a window of the queries' type; K and V both dense codes (int8, fp8_e4m3, "
-    "int4, int3, int2 or a profile, any scales) with head_dim 64, 80, 96, 128 or 256; with head_dim "
-    "64 and 128 also both sparse (values of the queries' type, int8, fp8_e4m3 or int4 with a scale "
-    "per row), both dense of the queries' type, or K dense int4 with scales per channel and V sparse"
+    "fp16 and bf16 queries, a window of the queries' type; K and V both dense codes (int8, "
+    "fp8_e4m3, int4, int3, int2 or a profile, any scales) with head_dim 64, 80, 96, 128 or 256; "
+    "with head_dim 64 and 128 also both sparse (values of the queries' type, or codes with any "
+    "scales), both dense of the queries' type, or K dense int4 with scales per channel and V sparse"
 )
 _PLAIN = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-_CODES = ("int8", "fp8_e4m3", "int4")
+_CODES = ("int8", "fp8_e4m3", "int4", "int3", "int2")
 
 
 @named(DecodeArguments)
@@ -114,11 +114,11 @@ def _reads(a: DecodeArguments, plain: str) -> bool:
         return False
     if a.v_keep is None:
         return a.k_keep is None and a.k_values == a.v_values == plain
-    if a.v_values != plain and not (a.v_values in _CODES and a.v_scales == "row"):
+    if a.v_values not in (plain, *_CODES):
         return False
     if a.k_keep is None:
         return a.k_values == "int4" and a.k_scales == "channel"
-    return a.k_values == plain or (a.k_values in _CODES and a.k_scales == "row")
+    return a.k_values in (plain, *_CODES)
 
 
 def _example(make: Callable[..., Tensor]) -> DecodeArguments:

@@ -81,7 +81,7 @@ def _check(a: KvAppendArguments) -> None:
         )
     check_plain(op, "positions", a.positions, torch.int64, a.x.device)
     check_shape(op, "positions", a.positions, (a.x.shape[0],), "one for each row of x")
-    check_ranking(op, a.x, a.keep, a.weights, a.scores)
+    check_ranking(op, a.x, fmt, a.weights, a.scores)
 
 
 @named(KvAppendArguments)

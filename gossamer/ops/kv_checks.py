@@ -94,9 +94,10 @@ def check_alignment(op: str, blocks: Tensor) -> None:
 
 
 def check_ranking(
-    op: str, x: Tensor, keep: int | None, weights: Tensor | None, scores: Tensor | None
+    op: str, x: Tensor, fmt: BlockFormat, weights: Tensor | None, scores: Tensor | None
 ) -> None:
     """At most one of weights [heads, head_dim] and scores [N, heads, head_dim], float32."""
+    fitted = fmt.coded and fmt.scales == "row"
     for name, value, shape, meaning in (
         ("weights", weights, tuple(x.shape[1:]), "heads and head_dim of x"),
         ("scores", scores, tuple(x.shape), "the shape of x"),
@@ -105,7 +106,7 @@ def check_ranking(
             continue
         check_plain(op, name, value, torch.float32, x.device)
         check_shape(op, name, value, shape, meaning)
-        if keep is None:
+        if fmt.keep is None and not (fitted and name == "weights"):
             raise ValueError(f"{op}: {name} is given; must be None where nothing is left out")
     if weights is not None and scores is not None:
         raise ValueError(f"{op}: weights and scores are both given; must be one of them")

@@ -93,7 +93,7 @@ def write(
             views.scales[block, :, :, i, token] = scales[i].unsqueeze(-1).view(torch.uint8)
         codes = codes.flatten(-2)
     elif fmt.coded:
-        codes, scale = _encode_profile(entries, fmt)
+        codes, scale = _encode_profile(entries, fmt, weights)
         if fmt.scales == "row":
             views.scales[block, :, token] = scale.unsqueeze(-1).view(torch.uint8)
     else:
@@ -225,12 +225,14 @@ def _encode_fp8(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return scaled.to(torch.float8_e4m3fn).view(torch.uint8).long(), scale
 
 
-def _encode_profile(x: Tensor, fmt: BlockFormat) -> tuple[Tensor, Tensor]:
+def _encode_profile(
+    x: Tensor, fmt: BlockFormat, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Codes of the intervals that entries are in, clamped; and a scale per row, 1 where there is none.
 
     Rows are coded relative to their root mean square in standard deviations of their channels,
     rounded to float16; the scale that is stored is the one with the least square error for these
-    codes. Without one, infinities end up at the ends of the range and NaN in its middle.
+    codes, channels weighted. Without one, infinities end up at the ends of the range and NaN in its middle.
     """
     assert fmt.profile is not None
     steps = fmt.profile.by_channel(BEST_STEP, x.device)
@@ -247,7 +249,8 @@ def _encode_profile(x: Tensor, fmt: BlockFormat) -> tuple[Tensor, Tensor]:
     scale = unit
     if fmt.scales == "row":
         values = (codes - half + 0.5).masked_fill(steps == 0, 0).double()
-        fitted = ((kept * values).sum(-1) / values.square().sum(-1)).float().half()
+        weighted = values if weights is None else values * weights.double()
+        fitted = ((kept * weighted).sum(-1) / (values * weighted).sum(-1)).float().half()
         scale = torch.where(unit == 0, 0.0, fitted.masked_fill(~fitted.isfinite(), float("nan")))
         scale = scale.masked_fill(unit.isnan(), float("nan")).half()
     return codes.long(), scale

@@ -37,8 +37,9 @@ def kv_pack(
     head_dim], float32), or |scores| (scores like x, float32). Ties go to the lower channel. NaN
     ranks above infinity, so it is kept; with scales, one NaN or infinity among the kept entries (or
     one too large for a float16 scale) makes everything that shares its scale NaN. Rows with a
-    profile of bits and no scale are clamped: infinity ends up at the end of the range, NaN in its
-    middle.
+    profile of bits and a scale get the one with the least square error, in which channels count by
+    `weights`; without a scale they are clamped: infinity ends up at the end of the range, NaN in
+    its middle.
 
     x: float32, float16 or bfloat16, any strides; rounded to the format's values (1e5 is infinite in
     fp16). blocks: uint8, 16-byte aligned, apart from each other and from x, written in place.
@@ -75,7 +76,7 @@ def _check(a: KvPackArguments) -> None:
             f"{op}: x has {a.x.shape[0]} rows; must be a multiple of {BLOCK_TOKENS} "
             "for scales 'channel'"
         )
-    check_ranking(op, a.x, a.keep, a.weights, a.scores)
+    check_ranking(op, a.x, fmt, a.weights, a.scores)
 
 
 @named(KvPackArguments)

@@ -125,12 +125,7 @@ def tuned(case: Case) -> bool:
         return True
     if k.head_dim not in (64, 128):
         return False
-    quantized = ("int8", "fp8_e4m3", "int4")
-    sparse = [
-        fmt.keep is not None
-        and (fmt.values == own or (fmt.values in quantized and fmt.scales == "row"))
-        for fmt in (k, v)
-    ]
+    sparse = [fmt.keep is not None and (fmt.values == own or fmt.bits <= 8) for fmt in (k, v)]
     if k.keep is None and v.keep is None:
         return k.values == v.values == own
     return sparse[1] and (sparse[0] or (k.keep, k.values, k.scales) == (None, "int4", "channel"))

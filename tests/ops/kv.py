@@ -103,7 +103,10 @@ def calls(draw: st.DrawFn) -> Call:
     else:
         slots = torch.randperm(32 * num_blocks)[:tokens]
         slots[torch.rand(tokens) < 0.1] = -1
-    ranking = draw(st.sampled_from(["magnitude", "weights", "scores"])) if fmt.keep else "magnitude"
+    rankings = ["magnitude", "weights", "scores"] if fmt.keep else ["magnitude"]
+    if fmt.coded and fmt.scales == "row":
+        rankings = ["magnitude", "weights"]
+    ranking = draw(st.sampled_from(rankings))
     weights = torch.rand(heads, fmt.head_dim) if ranking == "weights" else None
     scores = torch.randn(x.shape).mul(2).round() if ranking == "scores" else None
     return Call(fmt, x, slots, num_blocks, weights, scores)

@@ -19,6 +19,19 @@ by_backend = pytest.mark.parametrize("backend", ["reference", *FAST])
 
 KEEPS = [(1, 7), (24, 32), (40, 64), (100, None)]  # None: head_dim; never more than that
 OWN = {F16: "fp16", BF16: "bf16"}
+CHANNEL_INT3 = Fmt(128, 40, "int4", "channel"), Fmt(128, 24, "int3")
+
+
+def _sparse_codes(d: int, k: int, v: int) -> list[tuple[Fmt, Fmt]]:
+    """Codes of every kind: as K beside two kinds of V, and as V beside K dense with codes."""
+    kinds = [(n, s) for n in ("int4", "int3", "int2", "int8") for s in ("row", "channel")]
+    kinds.append(("fp8_e4m3", "row"))
+    found = [
+        (Fmt(d, k, *kind), Fmt(d, v, *kinds[(i + step) % len(kinds)]))
+        for i, kind in enumerate(kinds)
+        for step in (1, 4)
+    ]
+    return found + [(Fmt(d, None, "int4", "channel"), Fmt(d, v, *kind)) for kind in kinds]
 
 
 def _fast_cases() -> list[Case]:
@@ -35,6 +48,7 @@ def _fast_cases() -> list[Case]:
                 (Fmt(d, k, n), Fmt(d, v, n), (F16, BF16)) for n in ("int8", "fp8_e4m3", "int4")
             ]
             pairs += [(Fmt(d, None, "int4", "channel"), Fmt(d, v, "int4"), (F16, BF16))]
+            pairs += [(*pair, (F16, BF16)) for pair in _sparse_codes(d, k, v)]
         pairs += [(Fmt(d, None, OWN[t]), Fmt(d, None, OWN[t]), (t,)) for t in OWN]
         for k, v, dtypes in pairs:
             for dtype in dtypes:
@@ -49,6 +63,7 @@ def _fast_cases() -> list[Case]:
             Case(*INT4, (700, 64), group=group, q_len=3, page_size=64, window=32),
             Case(Fmt(64, 24, "int8"), Fmt(64, 24, "int8"), (700, 64), group=group, softcap=4.0),
             Case(Fmt(128), Fmt(128), (700, 64), group=group, sliding=500),
+            Case(*CHANNEL_INT3, (700, 64), group=group, q_len=2, window=32),
         ]
     assert all(map(tuned, found))
     return found
@@ -74,6 +89,7 @@ LONG = [
     Case(Fmt(128, 40), Fmt(128, 40), (100_000,), kv_heads=1, group=4, pages=300),
     Case(Fmt(128, 40), Fmt(128, 40), (100_000, *range(63)), group=4, pages=300, window=64, sink=32),
     Case(*INT4, (100_000, 0, 5, 31_000), kv_heads=1, group=8, pages=90, page_size=160, q_len=2),
+    Case(*CHANNEL_INT3, (100_000, 7), kv_heads=1, group=4, pages=90, window=64, sink=32),
     Case(Fmt(64), Fmt(64), (65_537, 3), kv_heads=1, pages=300, dtype=F32),
     Case(lens=tuple(7 * i % 611 for i in range(300)), pages=400, window=32, q_len=2),
     Case(lens=(200_000,), kv_heads=1, pages=200, sliding=70_000),
@@ -117,6 +133,7 @@ STEPS = [  # of one cache: the longest sequence makes the table as wide each tim
     [
         Case(Fmt(128, 40), Fmt(128, 40), group=4, pages=70, q_len=2, window=64, sink=32),
         Case(*INT4, group=8, pages=70),
+        Case(*CHANNEL_INT3, group=4, pages=70, window=32),
     ],
     ids=str,
 )
@@ -219,6 +236,9 @@ def test_a_page_that_is_not_there_is_nan_for_its_sequence_alone(backend, which):
         Case(Fmt(128, 40, "int8"), Fmt(128, 120, "int8"), (1300, 1290, 0, 690), group=8),
         Case(Fmt(64, 8, "fp8_e4m3"), Fmt(64, 16, "int4"), (1300, 1290, 0, 690), window=32),
         Case(*INT4, (1300, 1290, 0, 690), group=8),
+        Case(Fmt(128, 40, "int4", "channel"), Fmt(128, 8, "int3"), (1300, 1290, 0, 690), group=4),
+        Case(Fmt(128, 8, "int2", "channel"), Fmt(128, 64, "int8", "channel"), (1300, 1290, 0, 690)),
+        Case(Fmt(64, 8, "int4"), Fmt(64, 64, "int2"), (1300, 1290, 0, 690), group=8),
     ],
     ids=str,
 )

@@ -6,14 +6,16 @@
 
 namespace gossamer::cuda {
 
-// A compressed block whose values lie in the lane's column.
-template <int D>
+// A compressed block whose values lie in the lane's column. Any: or codes, which have scales of channels.
+template <class T, int D, bool Any>
 struct SparsePairs {
   uint32_t bits[D / 32];
-  uint32_t at;  // in the column
+  uint32_t at;        // in the column
+  uint32_t channels;  // where scales and minima lie; 0: values need none
 
   // The bitmap of a block in shared memory.
-  __device__ __forceinline__ SparsePairs(uint32_t block, uint32_t column, int lane) : at(column) {
+  __device__ __forceinline__ SparsePairs(uint32_t block, uint32_t column, uint32_t channels, int lane)
+      : at(column), channels(channels) {
     if constexpr (D == 64) {
       const uint2 x = load_shared2(block + lane * 8);
       bits[0] = x.x, bits[1] = x.y;
@@ -30,11 +32,15 @@ struct SparsePairs {
   }
 
   // The words in order.
-  __device__ __forceinline__ void load(int, uint32_t (&pairs)[16]) {
+  __device__ __forceinline__ void load(int number, uint32_t (&pairs)[16]) {
     const uint32_t word = bits[0];
 #pragma unroll
     for (int w = 0; w + 1 < D / 32; ++w) bits[w] = bits[w + 1];
-    expand_word(word, at, pairs);
+    if (Any && channels != 0) {
+      expand_word(word, at, ScaledByChannel<T, D>{channels + number * 64}, pairs);
+    } else {
+      expand_word(word, at, AsTheyAre{}, pairs);
+    }
   }
 };
 

@@ -28,7 +28,9 @@ SharedLayout shared_layout(const DecodeParams& w, bool turns) {
   s.k_stage = aligned_up(std::max({column_bytes(w.main.k), column_bytes(w.main.v), results}));
   const int k_bytes = aligned_up(w.main.k.block_bytes), v_bytes = aligned_up(w.main.v.block_bytes);
   s.v_stage = s.k_stage + (turns ? 0 : k_bytes);
-  s.exchange = s.k_stage + (turns ? std::max(k_bytes, v_bytes) : k_bytes + v_bytes);
+  s.channels = s.k_stage + (turns ? std::max(k_bytes, v_bytes) : k_bytes + v_bytes);
+  const bool by_channel = Traits::K == Source::sparse_any || Traits::V == Source::sparse_any;
+  s.exchange = s.channels + (by_channel ? 4 * Traits::D : 0);
   s.barriers = s.exchange + cuda::Exchange<Traits::Sets>::kBytes;
   s.warp_bytes = aligned_up(s.barriers + 16);
   return s;
@@ -74,10 +76,9 @@ void launch_rows(const DecodeCall& call) {
 bool is_16_bit(const KvFormat& f, DType dtype) {
   return f.values == (dtype == DType::f16 ? Values::f16 : Values::bf16);
 }
-// Sparse rows that the kernels read: values of q's type, or codes with a scale per row.
+// Sparse rows that the kernels read: values of q's type, or codes.
 bool reads_sparse(const KvFormat& f, DType dtype) {
-  const bool codes = f.values == Values::i8 || f.values == Values::fp8 || f.values == Values::i4;
-  return f.sparse && (is_16_bit(f, dtype) || (codes && f.scales == Scales::row));
+  return f.sparse && (is_16_bit(f, dtype) || f.scales == Scales::row || f.scales == Scales::channel);
 }
 
 }  // namespace
@@ -98,16 +99,19 @@ namespace {
 template <class T, int D>
 void launch_sources(const DecodeCall& call) {
   const KvFormat &k = call.work.main.k, &v = call.work.main.v;
-  const bool dense_k = !k.sparse && is_16_bit(k, call.dtype), dense_v = !v.sparse && is_16_bit(v, call.dtype);
-  if (dense_k && dense_v) return launch_rows<T, D, Source::dense16, Source::dense16>(call);
-  if (reads_sparse(k, call.dtype) && reads_sparse(v, call.dtype)) {
-    const bool plain = is_16_bit(k, call.dtype) && is_16_bit(v, call.dtype);
-    return plain ? launch_rows<T, D, Source::sparse16, Source::sparse16>(call)
-                 : launch_rows<T, D, Source::sparse, Source::sparse>(call);
-  }
+  const bool k_16 = is_16_bit(k, call.dtype), v_16 = is_16_bit(v, call.dtype);
+  if (!k.sparse && k_16 && !v.sparse && v_16) return launch_rows<T, D, Source::dense16, Source::dense16>(call);
   const bool coded = !k.sparse && k.values == Values::i4 && k.scales == Scales::channel;
-  STD_TORCH_CHECK(coded && reads_sparse(v, call.dtype), "decode_attention: no CUDA kernel for these formats");
-  launch_rows<T, D, Source::dense4, Source::sparse>(call);
+  STD_TORCH_CHECK(reads_sparse(v, call.dtype) && (coded || reads_sparse(k, call.dtype)),
+                  "decode_attention: no CUDA kernel for these formats");
+  if (coded) {
+    return v.scales == Scales::channel ? launch_rows<T, D, Source::dense4, Source::sparse_any>(call)
+                                       : launch_rows<T, D, Source::dense4, Source::sparse>(call);
+  }
+  if (k_16 && v_16) return launch_rows<T, D, Source::sparse16, Source::sparse16>(call);
+  const bool by_channel = k.scales == Scales::channel || v.scales == Scales::channel;
+  by_channel ? launch_rows<T, D, Source::sparse_any, Source::sparse_any>(call)
+             : launch_rows<T, D, Source::sparse, Source::sparse>(call);
 }
 
 template <class T>

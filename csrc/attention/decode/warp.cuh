@@ -9,12 +9,13 @@
 namespace gossamer::cuda {
 
 enum class Source {
-  sparse16,  // 16-bit values
-  sparse,    // 16-bit values, or codes with a scale per row
-  dense16,   // 16-bit values
-  dense4,    // 4-bit codes with scales per channel
+  sparse16,    // 16-bit values
+  sparse,      // 16-bit values, or codes with a scale per row
+  sparse_any,  // the same, or codes with scales per channel
+  dense16,     // 16-bit values
+  dense4,      // 4-bit codes with scales per channel
 };
-constexpr bool is_sparse(Source s) { return s == Source::sparse16 || s == Source::sparse; }
+constexpr bool is_sparse(Source s) { return s == Source::sparse16 || s == Source::sparse || s == Source::sparse_any; }
 
 // T: of queries and 16-bit values. Sets: of 4 query rows.
 template <class T_, int D_, Source K_, Source V_, int Sets_>
@@ -38,6 +39,7 @@ struct DecodeTraits {
 struct SharedLayout {
   int warp_begin, warp_bytes;                // of the first warp, of each
   int k_stage, v_stage, exchange, barriers;  // within a warp's; both stages are the same if K and V take turns
+  int channels;  // copies of the scales of channels: they are needed when the next block is on its way to the stage
   bool turns;
   int total;
 };
@@ -186,15 +188,19 @@ struct DecodeWarp {
 
   // Lays a block out; its stage is free after that.
   template <Source S>
-  __device__ __forceinline__ SparsePairs<D> open_sparse(const KvFormat& f, int count, uint32_t block,
-                                                        bool valid) const {
-    SparsePairs<D> pairs(block, column, lane);
+  __device__ __forceinline__ auto open_sparse(const KvFormat& f, int count, uint32_t block, bool valid) const {
+    const bool by_channel = S == Source::sparse_any && f.scales == Scales::channel;
+    const uint32_t channels = by_channel ? column - lane * 4 + shared.channels : 0;
+    SparsePairs<T, D, S == Source::sparse_any> pairs(block, column, channels, lane);
     if (!valid) pairs.clear();
     __syncwarp();  // lanes store each other's columns: all must have read what was there
     if (S == Source::sparse16) {
       fill_column<T, Values::f16>(f, count, block, column, lane);
+    } else if (!by_channel) {
+      fill_column<T, Column::values>(f, count, block, column, lane);
     } else {
-      fill_column<T>(f, count, block, column, lane);
+      fill_column<T, Column::codes>(f, count, block, column, lane);
+      if (lane < D / 4) store_shared4(channels + lane * 16, load_shared4(block + f.scales_at + lane * 16));
     }
     __syncwarp();
     return pairs;

@@ -17,6 +17,11 @@ GOSSAMER_INLINE uint32_t load_shared(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
   return x;
 }
+GOSSAMER_INLINE uint16_t load_shared16(uint32_t address) {
+  uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address));
+  return x;
+}
 GOSSAMER_INLINE uint2 load_shared2(uint32_t address) {
   uint2 x;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
@@ -29,6 +34,10 @@ GOSSAMER_INLINE uint4 load_shared4(uint32_t address) {
 }
 GOSSAMER_INLINE void store_shared(uint32_t address, uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+GOSSAMER_INLINE void store_shared4(uint32_t address, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
 }
 
 // Four registers of every lane: word i of lane l goes to base + 256 i + 4 l, and `address` is base + words_offset(l).

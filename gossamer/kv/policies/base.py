@@ -11,6 +11,8 @@ from torch import Tensor
 class Ranking:
     """What `kv_pack` selects by: |x| where both are None, |x * weights|, or |scores|.
 
+    Of coded rows, which keep everything: the weights of their channels in the choice of a scale.
+
     weights: [heads, head_dim]. scores: [N, heads, head_dim]. float32.
     """
 
