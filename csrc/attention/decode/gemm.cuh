@@ -64,9 +64,18 @@ struct Queries {
   }
 };
 
+// What scores of rows begin with: [set][row 0, row 1].
+template <int Sets>
+struct Offsets {
+  float rows[Sets][2] = {};
+};
+
 template <class T, int D, int Sets, int Held, class Pairs>
-GOSSAMER_INLINE void gemm_qk(const Queries<D, Sets, Held>& q, Pairs& source, Scores<Sets>& x) {
-  float c[Sets][4] = {};
+GOSSAMER_INLINE void gemm_qk(const Queries<D, Sets, Held>& q, Pairs& source, Scores<Sets>& x,
+                             const Offsets<Sets>& offsets = {}) {
+  float c[Sets][4];
+#pragma unroll
+  for (int i = 0; i < 4 * Sets; ++i) c[i / 4][i % 4] = offsets.rows[i / 4][i % 4 / 2];
 #pragma unroll
   for (int w = 0; w < D / 32; ++w) {
     uint32_t pairs[16];

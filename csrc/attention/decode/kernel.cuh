@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
     if (threadIdx.x == blockDim.x - 1) {
       if (!step.pieces.whole()) step.pieces.arrivals(cut).open(cut.ticket);
     }
-    warp.queries.load(queries, warp.lane);
+    warp.load_queries(queries);
     work_on_task(warp, step.task);
     if (warp.warp < step.task.busy(cut)) {
       store_state(

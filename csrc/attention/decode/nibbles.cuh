@@ -49,25 +49,45 @@ GOSSAMER_INLINE uint32_t masked_xor(uint32_t x, uint32_t mask, uint32_t bits) {
   return y;
 }
 
-// Fields i and i + 4 of 4 bits as a pair of numbers, exact; `zero` stands for 0, codes with a sign are stored from it
-// on.
+// What stands for 0 in fields i and i + 4 of 4 bits when they are made into a pair of numbers; codes with a sign are
+// stored from `zero` on. 0x640x is 1024 + x in float16, 0x54x0 is 64 + x; 0x430x is 128 + x in bfloat16.
+GOSSAMER_INLINE uint32_t field_base(int i, uint32_t zero, __half) {
+  return i % 2 ? 0x54005400u | zero * 0x00100010u : 0x64006400u | zero * 0x00010001u;
+}
+GOSSAMER_INLINE uint32_t field_base(int, uint32_t zero, __nv_bfloat16) { return 0x43004300u | zero * 0x00010001u; }
+
+// The fields plus that.
+GOSSAMER_INLINE uint32_t field_sum(uint32_t f, int i, uint32_t zero, __half) {
+  return masked_xor(i < 2 ? f : f >> 8, i % 2 ? 0x00f000f0u : 0x000f000fu, field_base(i, zero, __half{}));
+}
+GOSSAMER_INLINE uint32_t field_sum(uint32_t f, int i, uint32_t zero, __nv_bfloat16) {
+  return masked_xor(f >> (4 * i), 0x000f000fu, field_base(i, zero, __nv_bfloat16{}));
+}
+// The fields alone, exact.
 GOSSAMER_INLINE uint32_t field_pair(uint32_t f, int i, uint32_t zero, __half) {
-  // 0x640x is 1024 + x in float16, 0x54x0 is 64 + x.
-  const uint32_t base = i % 2 ? 0x54005400u | zero * 0x00100010u : 0x64006400u | zero * 0x00010001u;
-  const uint32_t two = masked_xor(i < 2 ? f : f >> 8, i % 2 ? 0x00f000f0u : 0x000f000fu, base);
-  const __half2 x = __hsub2(as_half2(two), as_half2(base));
+  const __half2 x = __hsub2(as_half2(field_sum(f, i, zero, __half{})), as_half2(field_base(i, zero, __half{})));
   return reinterpret_cast<const uint32_t&>(x);
 }
 GOSSAMER_INLINE uint32_t field_pair(uint32_t f, int i, uint32_t zero, __nv_bfloat16) {
-  const uint32_t base = 0x43004300u | zero * 0x00010001u;  // 0x430x is 128 + x in bfloat16
-  const uint32_t two = masked_xor(f >> (4 * i), 0x000f000fu, base);
+  const uint32_t sum = field_sum(f, i, zero, __nv_bfloat16{}), base = field_base(i, zero, __nv_bfloat16{});
   const __nv_bfloat162 x =
-      __hsub2(reinterpret_cast<const __nv_bfloat162&>(two), reinterpret_cast<const __nv_bfloat162&>(base));
+      __hsub2(reinterpret_cast<const __nv_bfloat162&>(sum), reinterpret_cast<const __nv_bfloat162&>(base));
   return reinterpret_cast<const uint32_t&>(x);
 }
 
-// A sparse block of codes in shared memory, of 4 bits or made into such. With a scale per row K gives codes as they
-// are, and its scores are scaled instead.
+constexpr uint32_t kSignedZero = 8;  // codes with a sign are stored from here on
+
+// What K's pairs are too large by, with a scale per row.
+template <class T>
+struct BasePairs {
+  __device__ __forceinline__ void load(int, uint32_t (&pairs)[16]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) pairs[i] = field_base(i % 4, kSignedZero, T{});
+  }
+};
+
+// A sparse block of codes in shared memory, of 4 bits or made into such. With a scale per row K gives codes plus
+// BasePairs, the same for all tokens: its scores begin with less, and are scaled in the end.
 template <class T, int D, bool IsV>
 struct NibblePairs {
   uint32_t bits[D / 32];
@@ -135,8 +155,9 @@ struct NibblePairs {
                                             uint32_t (&pairs)[16]) const {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const uint32_t v = field_pair(f[i / 4] & mask[i / 4], i % 4, 8, T{});
-      pairs[i] = IsV ? multiply2(v, scale, T{}) : v;
+      const uint32_t kept = f[i / 4] & mask[i / 4];
+      pairs[i] = IsV ? multiply2(field_pair(kept, i % 4, kSignedZero, T{}), scale, T{})
+                     : field_sum(kept, i % 4, kSignedZero, T{});
     }
   }
 

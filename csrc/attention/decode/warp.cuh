@@ -72,6 +72,7 @@ struct DecodeWarp {
   uint32_t chunks;  // of K, and of V times 2^16: in a register, since a branch on it is in everybody's way
   uint32_t k_offset = 0, v_offset = 0;  // of blocks to come, one per lane
   Queries<D, Sets, Traits::kHeld> queries;
+  Offsets<Sets> offsets;  // of scores of the main pool
   State<D, Sets> state;
 
   __device__ __forceinline__ DecodeWarp(const DecodeParams& w, const Cut& cut, const SharedLayout& shared,
@@ -115,6 +116,16 @@ struct DecodeWarp {
 #pragma unroll
       for (int i = 0; i < 4 * Sets; ++i) x.s[i / 4][i % 4] = w.softcap * kLog2e * tanhf(x.s[i / 4][i % 4]);
     }
+  }
+  // For new queries.
+  __device__ __forceinline__ void load_queries(uint32_t address) {
+    queries.load(address, lane);
+    if (Traits::K != Source::sparse4 || w.main.k.scales != Scales::row) return;
+    BasePairs<T> base;
+    Scores<Sets> x;
+    gemm_qk<T>(queries, base, x);
+#pragma unroll
+    for (int i = 0; i < 2 * Sets; ++i) offsets.rows[i / 2][i % 2] = -x.s[i / 2][i % 2 * 2];
   }
   // By the scales of the rows of a block of K.
   __device__ __forceinline__ void scale_scores(Scores<Sets>& x, uint32_t block) const {
@@ -258,7 +269,7 @@ struct DecodeWarp {
       gemm_qk<T>(queries, pairs, x);
     } else {
       auto pairs = open_staged<Traits::K, false>(w.main.k, chunks & 0xffff, stage_k.data, valid);
-      gemm_qk<T>(queries, pairs, x);
+      gemm_qk<T>(queries, pairs, x, Traits::K == Source::sparse4 ? offsets : Offsets<Sets>{});
       if (Traits::K == Source::sparse4 && w.main.k.scales == Scales::row) scale_scores(x, stage_k.data);
       __syncwarp();
       if (more) fetch_k(next());
