@@ -65,11 +65,26 @@ def _fast_cases() -> list[Case]:
             Case(Fmt(128), Fmt(128), (700, 64), group=group, sliding=500),
             Case(*CHANNEL_INT3, (700, 64), group=group, q_len=2, window=32),
         ]
-    assert all(map(tuned, found))
-    return found
+    return found + _magnitudes()
 
 
-@pytest.mark.parametrize("case", _fast_cases(), ids=str)
+def _magnitudes() -> list[Case]:
+    """Small and large numbers in codes; scores stay what they are, so that many tokens count."""
+    kinds = [("int4", "row"), ("int4", "channel"), ("int3", "row"), ("int2", "channel")]
+    sizes = [(1e-3, 1.0), (1e3, 1.0), (1.0, 1e-3), (1.0, 1e3)]
+    return [
+        Case(Fmt(128, 40, *k), Fmt(128, 40, *v), (700, 64), group=4, sizes=(a, b), scale=0.09 / a,
+             dtype=dtype)
+        for i, k in enumerate(kinds)
+        for v, (a, b), dtype in zip(kinds, sizes[i:] + sizes[:i], 2 * (F16, BF16), strict=True)
+    ]  # fmt: skip
+
+
+FAST_CASES = _fast_cases()
+assert all(map(tuned, FAST_CASES))
+
+
+@pytest.mark.parametrize("case", FAST_CASES, ids=str)
 def test_fast_formats(case):
     call = build(case, "cuda")
     check(call, call.attend("cuda"))

@@ -6,6 +6,22 @@
 
 namespace gossamer::cuda {
 
+// The bitmap of the lane's token, of a block in shared memory; none of it unless the token is `valid`.
+template <int D>
+GOSSAMER_INLINE void load_bitmap(uint32_t block, int lane, bool valid, uint32_t (&bits)[D / 32]) {
+  if constexpr (D == 64) {
+    const uint2 x = load_shared2(block + lane * 8);
+    bits[0] = x.x, bits[1] = x.y;
+  } else {
+    static_assert(D == 128);
+    const uint4 x = load_shared4(block + lane * 16);
+    bits[0] = x.x, bits[1] = x.y, bits[2] = x.z, bits[3] = x.w;
+  }
+  if (valid) return;
+#pragma unroll
+  for (int w = 0; w < D / 32; ++w) bits[w] = 0;
+}
+
 // A compressed block whose values lie in the lane's column. Any: or codes, which have scales of channels.
 template <class T, int D, bool Any>
 struct SparsePairs {
@@ -13,22 +29,9 @@ struct SparsePairs {
   uint32_t at;        // in the column
   uint32_t channels;  // where scales and minima lie; 0: values need none
 
-  // The bitmap of a block in shared memory.
-  __device__ __forceinline__ SparsePairs(uint32_t block, uint32_t column, uint32_t channels, int lane)
+  __device__ __forceinline__ SparsePairs(uint32_t block, uint32_t column, uint32_t channels, int lane, bool valid)
       : at(column), channels(channels) {
-    if constexpr (D == 64) {
-      const uint2 x = load_shared2(block + lane * 8);
-      bits[0] = x.x, bits[1] = x.y;
-    } else {
-      static_assert(D == 128);
-      const uint4 x = load_shared4(block + lane * 16);
-      bits[0] = x.x, bits[1] = x.y, bits[2] = x.z, bits[3] = x.w;
-    }
-  }
-  // As if the lane's token had nothing.
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int w = 0; w < D / 32; ++w) bits[w] = 0;
+    load_bitmap<D>(block, lane, valid, bits);
   }
 
   // The words in order.
@@ -90,7 +93,15 @@ struct CodedPairs {
   }
 };
 
+// Of 8 channels k and k + 4 side by side ("folded"), instead of 2 k and 2 k + 1.
+GOSSAMER_INLINE uint4 folded(const uint4& x) {
+  return {permute(x.x, x.z, 0x5410), permute(x.x, x.z, 0x7632), permute(x.y, x.w, 0x5410), permute(x.y, x.w, 0x7632)};
+}
+// The channel at a place of 8 in that order.
+GOSSAMER_INLINE int unfolded(int place) { return place / 2 + place % 2 * 4; }
+
 // A dense block of 16-bit values in global memory: the few blocks of a window are not worth a stage.
+template <bool Folded>
 struct GlobalPairs {
   const uint8_t* lane_values;
   bool valid;
@@ -105,6 +116,7 @@ struct GlobalPairs {
     for (int chunk = 0; chunk < 4; ++chunk) {
       uint4 x{};
       if (valid) x = __ldcs(reinterpret_cast<const uint4*>(lane_values + (4 * w + chunk) * kBlockTokens * 16));
+      if (Folded) x = folded(x);
       pairs[4 * chunk] = x.x, pairs[4 * chunk + 1] = x.y, pairs[4 * chunk + 2] = x.z, pairs[4 * chunk + 3] = x.w;
     }
   }

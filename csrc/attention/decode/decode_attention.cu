@@ -16,31 +16,41 @@ using cuda::make_cut;
 using cuda::SharedLayout;
 using cuda::Source;
 
+// Bytes of a warp for what blocks of a format are laid out in.
+int column_bytes(const KvFormat& f, Source source) {
+  if (source == Source::sparse4) return f.values == Values::i4 ? 0 : f.chunks * cuda::kNibbleStride;
+  return f.sparse ? cuda::columns_bytes(f.chunks) : 0;
+}
+
 // `turns`: K and V take turns in one stage.
 template <class Traits>
 SharedLayout shared_layout(const DecodeParams& w, bool turns) {
-  const auto column_bytes = [](const KvFormat& f) { return f.sparse ? cuda::columns_bytes(f.chunks) : 0; };
   SharedLayout s{};
-  s.warp_begin = aligned_up(cuda::query_bytes(Traits::D, Traits::Sets));
+  s.table = aligned_up(cuda::query_bytes(Traits::D, Traits::Sets));
+  s.warp_begin = s.table + (Traits::kSpread ? cuda::kSpreadBytes : 0);
   s.turns = turns;
   // Columns, and in the end the warp's results.
   const int results = cuda::PartialRows<Traits::D, Traits::Rows>::kFloats * int{sizeof(float)};
-  s.k_stage = aligned_up(std::max({column_bytes(w.main.k), column_bytes(w.main.v), results}));
+  s.k_stage = aligned_up(std::max({column_bytes(w.main.k, Traits::K), column_bytes(w.main.v, Traits::V), results}));
   const int k_bytes = aligned_up(w.main.k.block_bytes), v_bytes = aligned_up(w.main.v.block_bytes);
   s.v_stage = s.k_stage + (turns ? 0 : k_bytes);
   s.channels = s.k_stage + (turns ? std::max(k_bytes, v_bytes) : k_bytes + v_bytes);
-  const bool by_channel = Traits::K == Source::sparse_any || Traits::V == Source::sparse_any;
+  const bool by_channel = Traits::K == Source::sparse_any || Traits::V == Source::sparse_any || Traits::kSpread;
   s.exchange = s.channels + (by_channel ? 4 * Traits::D : 0);
   s.barriers = s.exchange + cuda::Exchange<Traits::Sets>::kBytes;
   s.warp_bytes = aligned_up(s.barriers + 16);
   return s;
 }
 
-// Bytes behind the last warp's that it may read: a column of a token whose bits are all set.
+// Bytes behind the last warp's that it may read: codes or a column of a token whose bits are all set.
 template <class Traits>
 int overrun(const SharedLayout& s) {
-  const bool columns = cuda::is_sparse(Traits::K) || cuda::is_sparse(Traits::V);
-  return columns ? std::max(cuda::columns_bytes(Traits::D / kChunk) - s.warp_bytes, 0) : 0;
+  constexpr int D = Traits::D;
+  const bool columns = cuda::in_columns(Traits::K) || cuda::in_columns(Traits::V);
+  const int column = columns ? cuda::columns_bytes(D / kChunk) : 0;
+  // Two words from the last rank on; the bitmap comes before them.
+  const int codes = Traits::kSpread ? s.v_stage + kBlockTokens * D / 8 + (D / kChunk + 2) * cuda::kNibbleStride : 0;
+  return std::max(std::max(column, codes) - s.warp_bytes, 0);
 }
 
 template <class Traits>
@@ -104,6 +114,11 @@ void launch_sources(const DecodeCall& call) {
   const bool coded = !k.sparse && k.values == Values::i4 && k.scales == Scales::channel;
   STD_TORCH_CHECK(reads_sparse(v, call.dtype) && (coded || reads_sparse(k, call.dtype)),
                   "decode_attention: no CUDA kernel for these formats");
+  const auto few_bits = [](const KvFormat& f) { return f.sparse && f.bits <= 4; };
+  if (few_bits(v) && (coded || few_bits(k))) {
+    return coded ? launch_rows<T, D, Source::dense4, Source::sparse4>(call)
+                 : launch_rows<T, D, Source::sparse4, Source::sparse4>(call);
+  }
   if (coded) {
     return v.scales == Scales::channel ? launch_rows<T, D, Source::dense4, Source::sparse_any>(call)
                                        : launch_rows<T, D, Source::dense4, Source::sparse>(call);

@@ -200,11 +200,13 @@ GOSSAMER_INLINE void fill_column(const KvFormat& f, int chunks, uint32_t block, 
   const uint32_t from = block + f.values_at + lane * PackedChunk<V>::kBytes;
   const uint32_t rows = column - lane * 4 + words_offset(lane);
   uint32_t last = 0;
-  if (__builtin_expect(chunks == 5, 1)) {  // unrolled for the usual numbers
+  // Unrolled for the usual numbers; not for codes that come here only beside values of another kind.
+  constexpr bool kUsual = C == Column::values && (V == Values::f16 || V == Values::i8 || V == Values::fp8);
+  if (kUsual && __builtin_expect(chunks == 5, 1)) {
     last = fill_chunks<T, V, C, 5>(from, rows, scale, 0);
-  } else if (chunks == 4) {
+  } else if (kUsual && chunks == 4) {
     last = fill_chunks<T, V, C, 4>(from, rows, scale, 0);
-  } else if (chunks == 8) {
+  } else if (kUsual && chunks == 8) {
     last = fill_chunks<T, V, C, 4>(from, rows, scale, 0);
     last = fill_chunks<T, V, C, 4>(from + 4 * kBlockTokens * PackedChunk<V>::kBytes, rows + 4 * kChunk * kColumnStride,
                                    scale, last);

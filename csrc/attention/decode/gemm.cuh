@@ -5,7 +5,7 @@
 // zeros. V is first permuted by mma.sp into [class, channel] x [token] order, 8 channels and two classes at a time.
 #pragma once
 
-#include "attention/decode/channel_pairs.cuh"
+#include "attention/decode/nibbles.cuh"
 #include "attention/decode/softmax.cuh"
 
 namespace gossamer::cuda {
@@ -20,23 +20,27 @@ GOSSAMER_INLINE uint32_t query_offset(int lane) {
   return ((g >> 1 & 1) == (t & 1) ? (g >> 2) * 2 + (t >> 1) : 4) * 16;
 }
 
-// Word i of that for rows [0, rows) of q; `row(r)` points to the elements of row r.
-template <class T, int D, int Sets, class Row>
+// Word i of that for rows [0, rows) of q; `row(r)` points to the elements of row r. Folded: pairs of channels are.
+template <class T, int D, int Sets, bool Folded, class Row>
 GOSSAMER_INLINE uint32_t query_word(uint32_t i, int rows, const Row& row) {
   const int word = i % (kQueryStep / 4), set = i / (kQueryStep / 4) % Sets, step = i / (kQueryStep / 4) / Sets;
   const int quarter = word / 4, part = word % 4;  // (row parity, channel pair of two), register of the operand
   const int r = 4 * set + quarter / 2 + 2 * (part & 1), channel = 8 * step + 4 * (part >> 1) + 2 * (quarter & 1);
   if (word >= 16 || r >= rows || i >= query_bytes(D, Sets) / 4) return 0;
+  if constexpr (Folded) {
+    const uint16_t* eight = reinterpret_cast<const uint16_t*>(row(r)) + 8 * step;
+    return eight[channel % 8 / 2] | static_cast<uint32_t>(eight[channel % 8 / 2 + 4]) << 16;
+  }
   return *reinterpret_cast<const uint32_t*>(row(r) + channel);
 }
 // All of them to shared memory, by all threads of the CTA; `first`: the thread's first one.
-template <class T, int D, int Sets, class Row>
+template <class T, int D, int Sets, bool Folded, class Row>
 GOSSAMER_INLINE void store_queries(uint32_t queries, uint32_t first, int rows, const Row& row) {
   constexpr int kWords = query_bytes(D, Sets) / 4;
   if (threadIdx.x < kWords) store_shared(queries + threadIdx.x * 4, first);
 #pragma unroll 1
   for (int i = threadIdx.x + blockDim.x; i < kWords; i += blockDim.x) {
-    store_shared(queries + i * 4, query_word<T, D, Sets>(i, rows, row));
+    store_shared(queries + i * 4, query_word<T, D, Sets, Folded>(i, rows, row));
   }
 }
 
@@ -60,9 +64,18 @@ struct Queries {
   }
 };
 
+// What scores of rows begin with: [set][row 0, row 1].
+template <int Sets>
+struct Offsets {
+  float rows[Sets][2] = {};
+};
+
 template <class T, int D, int Sets, int Held, class Pairs>
-GOSSAMER_INLINE void gemm_qk(const Queries<D, Sets, Held>& q, Pairs& source, Scores<Sets>& x) {
-  float c[Sets][4] = {};
+GOSSAMER_INLINE void gemm_qk(const Queries<D, Sets, Held>& q, Pairs& source, Scores<Sets>& x,
+                             const Offsets<Sets>& offsets = {}) {
+  float c[Sets][4];
+#pragma unroll
+  for (int i = 0; i < 4 * Sets; ++i) c[i / 4][i % 4] = offsets.rows[i / 4][i % 4 / 2];
 #pragma unroll
   for (int w = 0; w < D / 32; ++w) {
     uint32_t pairs[16];

@@ -41,7 +41,7 @@ template <class Traits>
 GOSSAMER_INLINE uint32_t begin_step(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task, const Cut& cut) {
   using T = typename Traits::T;
   // Pinned, or else what depends on the thread is kept from step to step, in registers that the blocks need.
-  const uint32_t query = query_word<T, Traits::D, Traits::Sets>(
+  const uint32_t query = query_word<T, Traits::D, Traits::Sets, Traits::kFoldedK>(
       pinned(threadIdx.x), task.item.rows, [&](int row) { return task.item.template input<T>(warp.w, cut, row); });
   begin_task(warp, task);
   return query;
@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
   int at = blockIdx.x * place.share;
   if (at >= place.stop()) return;
   DecodeWarp<Traits> warp(w, cut, shared, memory, limits);
+  if (Traits::kSpread) fill_spread(shared_address(memory) + shared.table);
   uint8_t* columns = memory + shared.warp_begin;
   const uint32_t queries = shared_address(memory);
   bool more = true, wrong = false;
@@ -88,18 +89,18 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
       __syncthreads();
     }
     limits.set(w, cut, task.item, task.length);
-    store_queries<T, Traits::D, Traits::Sets>(queries, query, task.item.rows,
-                                              [&](int row) { return task.item.template input<T>(w, cut, row); });
+    store_queries<T, Traits::D, Traits::Sets, Traits::kFoldedK>(
+        queries, query, task.item.rows, [&](int row) { return task.item.template input<T>(w, cut, row); });
     warp.state.clear();
     __syncthreads();
     if (threadIdx.x == blockDim.x - 1) {
       if (!step.pieces.whole()) step.pieces.arrivals(cut).open(cut.ticket);
     }
-    warp.queries.load(queries, warp.lane);
+    warp.load_queries(queries);
     work_on_task(warp, step.task);
     if (warp.warp < step.task.busy(cut)) {
       store_state(
-          warp.state, warp.lane,
+          warp.state, warp.lane, Traits::kFoldedV ? unfolded(warp.lane / 4) : warp.lane / 4,
           PartialRows<Traits::D, Traits::Rows>{reinterpret_cast<float*>(columns + warp.warp * shared.warp_bytes)});
     }
     wrong = warp.poisoned;

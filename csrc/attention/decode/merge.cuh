@@ -42,9 +42,10 @@ struct PartialRows {
   __device__ __forceinline__ float& sum(int row) const { return base[Rows * (D + 1) + row]; }
 };
 
+// `channel`: the lane's, of 8.
 template <int D, int Sets>
-GOSSAMER_INLINE void store_state(State<D, Sets>& state, int lane, const PartialRows<D, 4 * Sets>& to) {
-  const int g = lane / 4, t = lane % 4;
+GOSSAMER_INLINE void store_state(State<D, Sets>& state, int lane, int channel, const PartialRows<D, 4 * Sets>& to) {
+  const int t = lane % 4;
   __syncwarp();  // these results lie where other lanes have just read their columns
 #pragma unroll
   for (int set = 0; set < Sets; ++set) {
@@ -63,7 +64,7 @@ GOSSAMER_INLINE void store_state(State<D, Sets>& state, int lane, const PartialR
   for (int n = 0; n < State<D, Sets>::kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (2 * t < 4 * Sets) to.out(2 * t + i % 2, 16 * n + 8 * (i / 2) + g) = state.out[n][i];
+      if (2 * t < 4 * Sets) to.out(2 * t + i % 2, 16 * n + 8 * (i / 2) + channel) = state.out[n][i];
     }
   }
 }

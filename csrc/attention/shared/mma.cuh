@@ -35,6 +35,9 @@ GOSSAMER_INLINE uint4 load_shared4(uint32_t address) {
 GOSSAMER_INLINE void store_shared(uint32_t address, uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
+GOSSAMER_INLINE void store_shared2(uint32_t address, const uint2& x) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(x.x), "r"(x.y) : "memory");
+}
 GOSSAMER_INLINE void store_shared4(uint32_t address, const uint4& x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
