@@ -60,6 +60,13 @@ CHOSEN = (
     "k=sparse:24:int4,v=sparse:16:int4,v_basis=pca,k_policy=gradient",
     "k=sparse:24:int4,v=sparse:16:int4,v_basis=pca,k_policy=gradient,sink=32",
 )
+# Coded rows: bits of K and V chosen on validation text.
+CODED = (
+    "k=coded:8x8+4x40+2x16@row,v=coded:4x16+3x32+2x16@row",
+    "k=coded:8x8+4x16+2x32+0x8@row,v=coded:4x16+3x32+2x16@row",
+    "k=coded:4x8+3x16+2x24+0x16@row,v=coded:4x8+2x48+0x8@row",
+    "k=coded:4x8+3x16+2x24+0x16@row,v=coded:4x8+2x48+0x8@row,window=128",
+)
 PLAIN = ("dense:int8", "dense:int4")
 PEERS = (
     "exact", "kivi:4", "kivi:3", "kivi:2", "mustafar:0.5", "mustafar:0.7", "think:0.5",
@@ -100,7 +107,7 @@ class Quality:
 def subjects(device: str, dtype: str) -> dict[str, Open]:
     """The engine with each cache, and each peer on one model in transformers."""
     options = {"device": device, "dtype": dtype, "kv_memory": "2GB"}
-    specs = (BASELINE, *PLAIN, *SIMULATED, *CHOSEN)
+    specs = (BASELINE, *PLAIN, *SIMULATED, *CHOSEN, *CODED)
     source = open_model(MODEL)
     found: dict[str, Open] = {s: partial(EngineSubject, source, s, **options) for s in specs}
     loaded: list[Any] = []
