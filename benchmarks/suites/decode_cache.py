@@ -82,7 +82,7 @@ class DecodeCase:
         """Whether this is the plain dense cache that other libraries read as well."""
         return self == DecodeCase(
             *(self.batch, self.kv_heads, self.context),
-            **{name: getattr(self, name) for name in ("heads", "head_dim", "dtype")},
+            **{name: getattr(self, name) for name in ("heads", "head_dim", "dtype", "backends")},
         )
 
     @property
