@@ -6,10 +6,21 @@ from dataclasses import dataclass
 from itertools import product
 
 from gossamer.kv.layouts import Coded
-from gossamer.ops.kv_profile import GROUP_BITS, Profile
+from gossamer.ops.kv_profile import GROUP_BITS, GROUP_CHANNELS, Profile
 
 LINE_BYTES = 8  # rows of codes are filled up to that
 SCALE_BYTES = 2
+
+# Bits of K and V by eighths of a row, with a scale per row, that have GPU kernels of their own at
+# these head dimensions (csrc/attention/decode/codes_launch.cuh): other bits decode half as fast.
+KERNEL_HEAD_DIMS = (64, 128)
+KERNEL_PAIRS = (
+    ("88888888", "88888888"),
+    ("44444444", "44444444"),
+    ("84444422", "44333322"),
+    ("84422220", "44333322"),
+    ("43322200", "42222220"),
+)
 
 # Errors by bits (as GROUP_BITS) and group of channels, for rows without a scale and with one.
 Errors = dict[str, Sequence[Sequence[float]]]
@@ -45,6 +56,24 @@ def pick_both(k: Errors, v: Errors, nbytes: float) -> tuple[Choice, Choice]:
     if not fitting:
         raise ValueError(_no_room(nbytes, k, v))
     return min(fitting, key=lambda pair: (pair[0].error + pair[1].error, pair[0].nbytes))
+
+
+def pick_kernel_pair(k: Errors, v: Errors, nbytes: float) -> tuple[Choice, Choice] | None:
+    """The best of KERNEL_PAIRS of at most so many bytes; None where none is."""
+    groups = len(next(iter(k.values()))[0])
+    if groups * GROUP_CHANNELS not in KERNEL_HEAD_DIMS or "row" not in k or "row" not in v:
+        return None
+    pairs = [(_by_eighths(k, a), _by_eighths(v, b)) for a, b in KERNEL_PAIRS]
+    fitting = [pair for pair in pairs if pair[0].nbytes + pair[1].nbytes <= nbytes]
+    return min(fitting, key=lambda pair: pair[0].error + pair[1].error, default=None)
+
+
+def _by_eighths(errors: Errors, eighths: str) -> Choice:
+    table = errors["row"]
+    each = len(table[0]) // len(eighths)
+    bits = tuple(int(b) for b in eighths for _ in range(each))
+    error = sum(table[GROUP_BITS.index(b)][group] for group, b in enumerate(bits))
+    return Choice(bits, "row", Profile(bits).line_bits + SCALE_BYTES, error)
 
 
 def choices(errors: Errors, nbytes: float) -> list[Choice]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kv.bases import Basis
-from gossamer.kv.bits import Errors, pick_bits, pick_both
+from gossamer.kv.bits import Errors, pick_bits, pick_both, pick_kernel_pair
 from gossamer.kv.coded_basis import CodedBasis
 from gossamer.kv.extras import import_extra
 from gossamer.kv.fingerprint import SKETCHES, Fingerprint
@@ -229,7 +229,8 @@ class Calibration:
     def pick_bits(self, k: Layout, v: Layout) -> tuple[Layout, Layout]:
         """The layouts with bits in the place of percentages of float16's bytes.
 
-        Where both sides leave them open, bytes go to the one that needs them more.
+        Where both sides leave them open, bytes go to the one that needs them more, among bits that
+        have kernels of their own if the head dimension has such.
         Raises ValueError for coded rows of which the calibration knows nothing, and for rows that
         are too short.
         """
@@ -239,7 +240,8 @@ class Calibration:
         room = {name: row * float(layout.bits) / 100 for name, layout in wanted.items()}
         try:
             if len(wanted) == 2:
-                best = pick_both(tables["k"], tables["v"], sum(room.values()))
+                both = (tables["k"], tables["v"], sum(room.values()))
+                best = pick_kernel_pair(*both) or pick_both(*both)
                 return best[0].layout, best[1].layout
             picked = {name: pick_bits(tables[name], room[name]).layout for name in wanted}
         except ValueError as error:

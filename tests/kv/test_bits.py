@@ -1,13 +1,22 @@
 """The bits that a number of bytes buys: no others have a smaller error."""
 
+import re
 from itertools import combinations_with_replacement
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.kv.bits import choices, pick_bits, pick_both
+from gossamer.kv.bits import (
+    KERNEL_HEAD_DIMS,
+    KERNEL_PAIRS,
+    choices,
+    pick_bits,
+    pick_both,
+    pick_kernel_pair,
+)
 from gossamer.kv.layouts import Coded
 from gossamer.ops.kv_profile import GROUP_BITS
 
@@ -67,3 +76,29 @@ def test_no_room():
         pick_bits({"none": random_errors()}, 7.5)
     with pytest.raises(ValueError, match="15 bytes have no room for codes; must be at least 18"):
         pick_both({"none": random_errors()}, {"row": random_errors()}, 15)
+
+
+def of_groups(count):
+    return [[error / (g + 1) for g in range(count)] for error in (1e-4, 0.01, 0.04, 0.1, 1.0)]
+
+
+def test_pairs_with_kernels_are_taken_where_they_fit():
+    table = {"row": of_groups(8)}
+    k, v = pick_kernel_pair(table, table, 60)
+    assert (k.bits, v.bits) == ((8, 4, 4, 4, 4, 4, 2, 2), (4, 4, 3, 3, 3, 3, 2, 2))
+    assert (k.nbytes, v.nbytes) == (34, 26)
+    assert pick_kernel_pair(table, table, 59)[0].bits == (8, 4, 4, 2, 2, 2, 2, 0)
+    assert pick_kernel_pair(table, table, 35) is None
+    assert pick_kernel_pair({"none": of_groups(8)}, table, 200) is None
+    assert pick_kernel_pair({"row": of_groups(12)}, {"row": of_groups(12)}, 200) is None  # 96
+
+
+def test_the_pairs_are_those_that_are_compiled():
+    source = Path("csrc/attention/decode/codes_launch.cuh").read_text()
+    names = dict(re.findall(r"using (\w+) = FixedTiles<D, Values::\w+, ([\d, ]+)>;", source))
+    tiles = {name: bits.replace(", ", "") for name, bits in names.items()}
+    tiles = {name: bits * 8 if len(bits) == 1 else bits for name, bits in tiles.items()}
+    launched = re.findall(r"launch_if<D, (\w+), Scales::row, (\w+), Scales::row>", source)
+    compiled = {(tiles[k], tiles[v]) for k, v in launched if k != "Float8"}
+    assert compiled == set(KERNEL_PAIRS)
+    assert KERNEL_HEAD_DIMS == (64, 128)

@@ -17,7 +17,8 @@ FAST = [b for b in ("cuda", "triton") if b in OPS["decode_attention"].backends]
 by_fast_backend = pytest.mark.parametrize("backend", FAST)
 # Codes are exact in 16 bits; queries times scales of channels, and weights times those of rows,
 # are not.
-TOLERANCE = {F16: 2e-3, BF16: 1.2e-2}
+# Queries times scales of channels are rounded to float16, too: up to 2.3e-3 was seen.
+TOLERANCE = {F16: 3e-3, BF16: 1.2e-2}
 
 KIVI = Fmt(128, None, "int4", "channel"), Fmt(128, None, "int4", "group")
 CODED = (
