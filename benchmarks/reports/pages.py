@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import compare, decode, engine, masked, ops, quality
+from benchmarks.reports import codes, compare, decode, engine, masked, ops, quality
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
@@ -26,15 +26,17 @@ def by_device(
     results: Path = RESULTS,
     *,
     files: str = "*",
+    only: str = "*",
     gpu: bool | None = None,
 ) -> str:
     """`make` of each device's records, under the device's name.
 
-    files: the op whose run the heading describes. gpu: only GPUs, or none.
+    files: the op whose run the heading describes. only: the files that are read, where two hold
+    the same op. gpu: only GPUs, or none.
     """
     parts = []
     for folder in sorted(f for f in results.iterdir() if f.is_dir()):
-        found = {f.stem: read_records(f) for f in sorted(folder.glob("*.jsonl"))}
+        found = {f.stem: read_records(f) for f in sorted(folder.glob(f"{only}.jsonl"))}
         records = [r for lines in found.values() for r in lines]
         on_gpu = any(r.backend in ("cuda", "triton") for r in records)
         if records and gpu in (None, on_gpu):
@@ -67,9 +69,17 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
     }
+    for name, make in (
+        ("decode-codes", codes.decode_codes),
+        ("recommended", codes.recommended),
+        ("timed", codes.timed),
+    ):
+        found[name] = partial(on_gpu, make, files=codes.FILE, only=codes.FILE)
     for gpu, made in ((True, decode.GPU_TABLES), (False, decode.CPU_TABLES)):
         for name, make in made.items():
-            found[name] = partial(own, make, files="decode_attention", gpu=gpu)
+            found[name] = partial(
+                own, make, files="decode_attention", only="decode_attention", gpu=gpu
+            )
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.end_to_end.quality import CHOSEN
+from benchmarks.end_to_end.quality import CHOSEN, CODED, ROWS
 from benchmarks.reports.markdown import table
 
 FOLDER = Path(__file__).parents[1] / "quality"
@@ -24,7 +24,9 @@ def peer_table(folder: Path = FOLDER) -> str:
 
 def chosen_table(folder: Path = FOLDER) -> str:
     """The caches that were chosen for a budget, next to quantization alone."""
-    return _tables(folder, lambda row: row["spec"] in CHOSEN or row["spec"].startswith("kivi"))
+    return _tables(
+        folder, lambda row: row["spec"] in (*CODED, *CHOSEN) or row["spec"].startswith("kivi")
+    )
 
 
 def _tables(folder: Path, wanted: Callable[[Row], bool], simulated: bool = False) -> str:
@@ -32,20 +34,27 @@ def _tables(folder: Path, wanted: Callable[[Row], bool], simulated: bool = False
     for file in sorted(folder.glob("*.jsonl")):
         found = [json.loads(line) for line in file.read_text().splitlines()]
         columns = ["cache", "bytes", "change in NLL", *["simulated"] * simulated, "lookup"]
-        rows = [_cells(row, simulated) for row in found if wanted(row)]
-        parts.append(f"{_heading(found[0])}\n\n{table(columns, rows)}")
+        shown = sorted(filter(wanted, found), key=lambda row: row["spec"] not in CODED)
+        rows = [quality_cells(row, simulated) for row in shown]
+        parts.append(f"{_heading(found[0], shown)}\n\n{table(columns, rows)}")
     return "\n\n".join(parts)
 
 
-def _heading(dense: Row) -> str:
+def quality_rows(file: Path = FOLDER / ROWS.name) -> list[Row]:
+    """Every cache of one model."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _heading(dense: Row, shown: list[Row]) -> str:
+    revisions = ", ".join(dict.fromkeys(row["revision"] for row in shown))
     return (
         f"**{dense['model']}** ({dense['tokens']:,} tokens, dense perplexity "
         f"{dense['perplexity']:.2f} and lookup {dense['lookup']:.0%}; {dense['device']}, "
-        f"{dense['dtype']}, revision {dense['revision']})"
+        f"{dense['dtype']}, measured at {revisions})"
     )
 
 
-def _cells(row: Row, simulated: bool) -> list[str]:
+def quality_cells(row: Row, simulated: bool = False) -> list[str]:
     cells = [
         f"`{row['spec']}`",
         f"{row['share']:.1%}",

@@ -1,7 +1,7 @@
-"""decode_attention over dense codes and coded rows, against the fastest attention over a dense cache.
+"""decode_attention over dense codes and coded rows, against the fastest one over a dense cache.
 
-Peers are measured at every shape in the same run; formats are those of the caches that docs/kv-cache.md
-names, and sparse codes next to them.
+Peers are measured at every shape in the same run; formats are those of the caches that
+docs/kv-cache.md names, and sparse codes next to them.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,8 @@ def points() -> Iterator[DecodeCase]:
     others = [(128, torch.bfloat16), *((d, torch.float16) for d in OTHER_HEAD_DIMS)]
     for head_dim, dtype in others:
         case = DecodeCase(*SHAPES[0], head_dim=head_dim, dtype=dtype)
-        yield case if head_dim in (64, 128) else replace(case, backends=("cpu",))  # no kernel of ours
+        ours = head_dim in (64, 128)  # there is no dense kernel of ours for the others
+        yield case if ours else replace(case, backends=("cpu",))
         for k, v in codes(head_dim).values():
             yield replace(case, k=k, v=v)
 
@@ -75,7 +76,12 @@ TARGET = Target(
     reason="next to the fastest attention over a dense cache, on a GPU; a CPU has no such peer",
 )
 SUITE = Suite(
-    "decode_attention", _cases, oracle=oracle, tolerance=TOLERANCE, target=TARGET, file="decode_codes"
+    "decode_attention",
+    _cases,
+    oracle=oracle,
+    tolerance=TOLERANCE,
+    target=TARGET,
+    file="decode_codes",
 )
 
 if __name__ == "__main__":

@@ -73,7 +73,8 @@ constexpr KvFields fields_of(const KvFormat& f) {
       const int bits = f.group_bits[g];
       const bool third = width == 1 && bits == 3, here = third || bits == width || (width == 2 && bits == 3);
       const uint8_t shift = third ? 2 : 0;
-      if (here) list.fields[list.count++] = {static_cast<uint8_t>(g), third ? f.group_third[g] : f.group_at[g], width, shift};
+      if (here)
+        list.fields[list.count++] = {static_cast<uint8_t>(g), third ? f.group_third[g] : f.group_at[g], width, shift};
     }
   }
   return list;

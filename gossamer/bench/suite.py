@@ -224,7 +224,8 @@ def main(*suites: Suite) -> None:
                 )
             records += found
             if folder is not None:
-                write_records(found, folder / device_folder(device) / f"{suite.file or suite.op}.jsonl")
+                name = f"{suite.file or suite.op}.jsonl"
+                write_records(found, folder / device_folder(device) / name)
         console.print(records_table(records))
         if folder is not None:
             console.print(f"written to {folder / device_folder(device)}")

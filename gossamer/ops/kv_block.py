@@ -4,9 +4,10 @@ A block is, in this order:
 
     bitmap   [32 tokens][head_dim / 8 bytes]       sparse only; bit c of a row is channel c
     values   codes of dense rows: see kv_profile
-             all others: [stored / 8 chunks][32 tokens][8], 8 values of b bits are b bytes, little-endian
+             others: [stored / 8 chunks][32 tokens][8]; 8 values of b bits are b bytes,
+             little-endian
     scales   row:     [32 tokens] float16          value = code * scale
-             channel: [2][head_dim] float16        value = code * scale + minimum: scales, then minima
+             channel: [2][head_dim] float16        scales, then minima: code * scale + minimum
              group:   [head_dim / 32][2][32 tokens] float16, the same for 32 channels of a token
 
 A dense row stores all its entries; a sparse one exactly `keep` of them in channel order, padded
@@ -14,10 +15,10 @@ with zeros to a multiple of 8. Every row of a format has the same size, so a tok
 written alone and found without an offset, and a chunk of all 32 tokens is contiguous: a GPU lane
 that owns a token reads its 8 values next to its neighbours' (row-major values took 1.54x as long).
 
-Codes of dense rows are stored from 0 on. What they mean: with a scale per row, code - 2^(b-1) times the
-scale (fp8: the number itself, times the scale); with a minimum, code * scale + minimum; in a profile
-("8x16+4x40+2x8"), code - (2^b - 1) / 2, times the scale if there is one: steps of its channels are 1, and
-whoever calibrated the cache has divided by them.
+Codes of dense rows are stored from 0 on. What they mean: with a scale per row, code - 2^(b-1) times
+the scale (fp8: the number itself, times the scale); with a minimum, code * scale + minimum; in a
+profile ("8x16+4x40+2x8"), code - (2^b - 1) / 2, times the scale if there is one: steps of its
+channels are 1, and whoever calibrated the cache has divided by them.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ import torch
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_profile import Profile, is_profile, parse_profile
 
-FORMAT_VERSION = 2  # of blocks; 1, of 0.1: codes of dense rows as those of sparse ones, scale next to minimum
+# Of blocks. 1, of 0.1: codes of dense rows as those of sparse ones, scale next to minimum.
+FORMAT_VERSION = 2
 BLOCK_TOKENS = 32
 CHUNK = 8  # values
 GROUP = 32  # channels that share a scale in scales="group"
@@ -73,8 +75,9 @@ class BlockFormat:
     """The format of the blocks of K or of V.
 
     head_dim: a multiple of 8 from 8 to 256. keep: entries stored per row, 1 to head_dim; None for
-    all of them (dense). values: the type of an entry, or a profile of bits (dense only). scales: None
-    for the default of `values`. Raises ValueError for anything else, TypeError for what is no integer.
+    all of them (dense). values: the type of an entry, or a profile of bits (dense only). scales:
+    None for the default of `values`. Raises ValueError for anything else, TypeError for what is no
+    integer.
     """
 
     head_dim: int

@@ -37,7 +37,7 @@ class BlockViews:
 
     bitmap: Tensor  # [blocks, heads, 32, D / 8]
     values: Tensor  # [blocks, heads, chunks, 32, bits]; of dense codes [blocks, heads, bytes]
-    scales: Tensor  # row [blocks, heads, 32, 2], channel [.., 2, D, 2], group [.., D / 32, 2, 32, 2]
+    scales: Tensor  # row [.., 32, 2], channel [.., 2, D, 2], group [.., D / 32, 2, 32, 2]
 
     @classmethod
     def of(cls, blocks: Tensor, fmt: BlockFormat) -> "BlockViews":
@@ -225,14 +225,13 @@ def _encode_fp8(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return scaled.to(torch.float8_e4m3fn).view(torch.uint8).long(), scale
 
 
-def _encode_profile(
-    x: Tensor, fmt: BlockFormat, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Codes of the intervals that entries are in, clamped; and a scale per row, 1 where there is none.
+def _encode_profile(x: Tensor, fmt: BlockFormat, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Codes of the intervals that entries are in, clamped; a scale per row, 1 where there is none.
 
     Rows are coded relative to their root mean square in standard deviations of their channels,
     rounded to float16; the scale that is stored is the one with the least square error for these
-    codes, channels weighted. Without one, infinities end up at the ends of the range and NaN in its middle.
+    codes, channels weighted. Without one, infinities end up at the ends of the range and NaN in its
+    middle.
     """
     assert fmt.profile is not None
     steps = fmt.profile.by_channel(BEST_STEP, x.device)

@@ -1,18 +1,18 @@
 """Bits of a dense row of codes, group by group, and where each of them lies.
 
-A row is cut into groups of 8 channels; group j has 8, 4, 3, 2 or 0 bits per channel. One bit of all 8
-channels is 8 bits, so a group of b bits takes b bytes of the row.
+A row is cut into groups of 8 channels; group j has 8, 4, 3, 2 or 0 bits per channel. One bit of
+all 8 channels is 8 bits, so a group of b bits takes b bytes of the row.
 
 **Fields.** A row is a line of bits for each of the 8 channels of a group ("columns"), all 8 alike.
-Groups put fields into it: first the codes of 8 bits, then those of 4, then those of 2 and the lower two
-bits of those of 3, last the third bits of those; each kind in the order of the groups. So a field never
-crosses a byte. The line is filled up to a multiple of 8 bits.
+Groups put fields into it: first the codes of 8 bits, then those of 4, then those of 2 and the lower
+two bits of those of 3, last the third bits of those; each kind in the order of the groups. So a
+field never crosses a byte. The line is filled up to a multiple of 8 bits.
 
-**Cells.** 16 bits of a column are a cell, 8 cells of 2 bytes are 16 bytes: what a token has of a *chunk*.
-Chunks of all 32 tokens are contiguous, [chunk][32 tokens][8 columns][2 bytes]: four 8 x 8 matrices of
-16-bit cells, which tensor cores load as they are (tokens down) or transposed (columns down), and a
-field taken out of a register with a mask is an operand of a matrix product. If 8 bits are left over, the
-last chunk has cells of one byte; two tokens, 8 apart, share a cell of 16 bits:
+**Cells.** 16 bits of a column are a cell, 8 cells of 2 bytes are 16 bytes: what a token has of a
+*chunk*. Chunks of all 32 tokens are contiguous, [chunk][32 tokens][8 columns][2 bytes]: four 8 x 8
+matrices of 16-bit cells, which tensor cores load as they are (tokens down) or transposed (columns
+down), and a field taken out of a register with a mask is an operand of a matrix product. If 8 bits
+are left over, the last chunk has cells of one byte; two tokens, 8 apart, share a cell of 16 bits:
 [2 halves][8 tokens][8 columns][2 tokens], token 16 h + 8 i + t at [h][t][column][i].
 """
 

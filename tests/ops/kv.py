@@ -301,7 +301,8 @@ def units(blocks: Tensor, call: Call) -> np.ndarray:
     steps = np.array([STEPS.get(b, 0.0) for b in bits])
     kept = np.where(bits > 0, call.x.double().numpy(), 0) * steps
     mean = np.sqrt((kept**2).sum(-1, keepdims=True) / (bits > 0).sum())
-    return np.broadcast_to(mean.astype(np.float32).astype(np.float16).astype(np.float64), scale.shape)
+    rounded = mean.astype(np.float32).astype(np.float16).astype(np.float64)
+    return np.broadcast_to(rounded, scale.shape)
 
 
 def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
@@ -309,7 +310,7 @@ def allowed_error(blocks: Tensor, call: Call) -> np.ndarray:
     x = np.abs(call.x.double().numpy())
     scale, minimum = scales(blocks, call)
     step = np.abs(scale)
-    if call.fmt.values not in BITS:  # 0 bits have one value; codes are of one unit, values of another
+    if call.fmt.values not in BITS:  # 0 bits have one value; codes and values have their own units
         bits, unit = np.repeat(group_bits(call.fmt), 8), units(blocks, call)
         step = (unit + np.abs(scale - unit) * 2.0**bits) * (bits > 0)
     if call.fmt.values == "fp8_e4m3":  # the distance between neighbours at this size

@@ -6,8 +6,8 @@
 
 namespace gossamer::cuda {
 
-// What lane (g, t) = (lane / 4, lane % 4) holds of 8 channels and 32 tokens, in register s: of K the channels 2 t and 2 t + 1
-// of token 8 s + g, of V channel g of tokens 8 s + 2 t and 8 s + 2 t + 1.
+// What lane (g, t) = (lane / 4, lane % 4) holds of 8 channels and 32 tokens, in register s: of K the channels 2 t and 2
+// t + 1 of token 8 s + g, of V channel g of tokens 8 s + 2 t and 8 s + 2 t + 1.
 using TileOperand = uint32_t[4];
 enum class Side { k, v };
 
@@ -39,7 +39,9 @@ GOSSAMER_INLINE uint32_t half2_bits(__half2 x) { return reinterpret_cast<const u
 GOSSAMER_INLINE uint32_t multiply_add2(uint32_t x, uint32_t y, uint32_t z) {
   return half2_bits(__hfma2(as_half2(x), as_half2(y), as_half2(z)));
 }
-GOSSAMER_INLINE uint32_t multiply_half2(uint32_t x, uint32_t y) { return half2_bits(__hmul2(as_half2(x), as_half2(y))); }
+GOSSAMER_INLINE uint32_t multiply_half2(uint32_t x, uint32_t y) {
+  return half2_bits(__hmul2(as_half2(x), as_half2(y)));
+}
 
 constexpr uint32_t kExponent1024 = 0x64006400u;
 
@@ -97,7 +99,8 @@ GOSSAMER_INLINE void load_any_tile(const CodeTile& tile, uint32_t lane_values, i
     return;
   }
 #pragma unroll
-  for (int s = 0; s < 4; ++s) x[s] = permute(cells[s], kExponent1024 >> 8, tile.bytes[s % 2]) & (tile.mask | 0xff00ff00u);
+  for (int s = 0; s < 4; ++s)
+    x[s] = permute(cells[s], kExponent1024 >> 8, tile.bytes[s % 2]) & (tile.mask | 0xff00ff00u);
   if (tile.flags & kThird) add_thirds<S>(tile, lane_values, x);
 #pragma unroll
   for (int s = 0; s < 4; ++s) x[s] = multiply_add2(x[s], tile.multiplier, tile.addend);
@@ -105,7 +108,8 @@ GOSSAMER_INLINE void load_any_tile(const CodeTile& tile, uint32_t lane_values, i
 
 // visit(integral_constant<pair>, low, high) for all pairs of tiles that have bits.
 template <Side S, class Tiles, int D, int Pair = 0, class Visit>
-GOSSAMER_INLINE void for_pairs(const CodeTable<D>& table, uint32_t lane_values, uint32_t (&cells)[4], const Visit& visit) {
+GOSSAMER_INLINE void for_pairs(const CodeTable<D>& table, uint32_t lane_values, uint32_t (&cells)[4],
+                               const Visit& visit) {
   if constexpr (Pair < D / 16) {
     const CodeTile& first = Tiles::template tile<2 * Pair>(table);
     const CodeTile& second = Tiles::template tile<2 * Pair + 1>(table);

@@ -1,8 +1,8 @@
 // How the fields of a dense row of codes become operands of the tensor cores, 8 channels (a tile) at a time.
 //
-// A register of two 16-bit cells, masked and joined with the exponent of 1024 in float16, is a pair of 1024 + code * 2^at,
-// for a field at bit `at` of the cells' lower or upper byte; a multiplication and an addition make the code of it, without
-// a rounding. So a tile is four numbers in the kernel's arguments, and one kernel takes all profiles.
+// A register of two 16-bit cells, masked and joined with the exponent of 1024 in float16, is a pair of 1024 + code *
+// 2^at, for a field at bit `at` of the cells' lower or upper byte; a multiplication and an addition make the code of
+// it, without a rounding. So a tile is four numbers in the kernel's arguments, and one kernel takes all profiles.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 namespace gossamer {
 
 struct CodeTile {
-  uint32_t mask;                   // of the field in both cells, as in the lower byte
-  uint32_t multiplier, addend;     // float16 pairs: code - 2^(b-1) of 1024 + code * 2^at
-  uint32_t flags;                  // see below
-  int chunk;                       // bytes from the values to the chunk that has it
-  int third_chunk;                 // the same for the third of 3 bits
+  uint32_t mask;                    // of the field in both cells, as in the lower byte
+  uint32_t multiplier, addend;      // float16 pairs: code - 2^(b-1) of 1024 + code * 2^at
+  uint32_t flags;                   // see below
+  int chunk;                        // bytes from the values to the chunk that has it
+  int third_chunk;                  // the same for the third of 3 bits
   uint32_t third_mask, third_turn;  // where it belongs next to the other two, and the rotation that brings it there
   uint32_t bytes[2];  // which bytes of two cells have it, for PRMT: of tokens whose number / 8 is even, odd
   int half;           // whether cells are of one byte
@@ -29,7 +29,7 @@ enum CodeFlags : uint32_t {
   kThird = 8,       // has a third bit
   kThirdHalf = 16,  // which is in a chunk with cells of one byte
   kFloat8 = 32,     // the code is a number itself
-  kEmptyPair = 64,    // no bits, neither in this tile nor in the other one of its pair
+  kEmptyPair = 64,  // no bits, neither in this tile nor in the other one of its pair
 };
 
 template <int D>

@@ -21,8 +21,8 @@ GOSSAMER_INLINE float2 as_floats(uint32_t pair, bool bf16) {
   return __half22float2(reinterpret_cast<const __half2&>(pair));
 }
 
-// The queries of an item to shared memory, a row to a warp: as operands in float16, relative to a power of two, and in their
-// own type; [tile of 8 channels][set][row % 8][pair].
+// The queries of an item to shared memory, a row to a warp: as operands in float16, relative to a power of two, and in
+// their own type; [tile of 8 channels][set][row % 8][pair].
 template <class Traits>
 GOSSAMER_INLINE void store_queries(const DecodeParams& w, const Cut& cut, const CodesParams<Traits::D>& codes,
                                    const CodesLayout& shared, const Item<Traits::Rows>& item, uint8_t* memory) {
@@ -46,7 +46,8 @@ GOSSAMER_INLINE void store_queries(const DecodeParams& w, const Cut& cut, const 
     for (int d = 1; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
     const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
     const bool usual = exponent > 0 && exponent < (253u << 23);
-    const float unit = usual ? __uint_as_float(exponent) : 1.0f, by = usual ? __uint_as_float((254u << 23) - exponent) : 1.0f;
+    const float unit = usual ? __uint_as_float(exponent) : 1.0f,
+                by = usual ? __uint_as_float((254u << 23) - exponent) : 1.0f;
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
   if (at >= place.stop()) return;
   CodesWarp<Traits> warp(w, cut, codes, shared, memory, limits);
   const auto result = [&](int i) {
-    return WarpResult<Traits::D>{reinterpret_cast<float*>(memory + shared.warp_begin + i * shared.warp_bytes), shared.rows};
+    return WarpResult<Traits::D>{reinterpret_cast<float*>(memory + shared.warp_begin + i * shared.warp_bytes),
+                                 shared.rows};
   };
   bool more = true, wrong = false;
 #pragma unroll 1

@@ -1,7 +1,7 @@
 // Online softmax of a warp whose query rows are columns of its products (see codes_warp.cuh).
 //
-// Lane (g, t) = (lane / 4, lane % 4) holds of each set of 8 rows the rows 2 t and 2 t + 1: of scores for tokens g, g + 8, ...,
-// of sums for channels g, g + 8, ... So a row's maximum is known to all lanes that need it.
+// Lane (g, t) = (lane / 4, lane % 4) holds of each set of 8 rows the rows 2 t and 2 t + 1: of scores for tokens g, g +
+// 8, ..., of sums for channels g, g + 8, ... So a row's maximum is known to all lanes that need it.
 #pragma once
 
 #include "attention/decode/code_operands.cuh"

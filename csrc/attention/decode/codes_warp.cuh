@@ -1,7 +1,8 @@
 // What one warp does for decode attention over dense codes: scores, weights and sums of the blocks that are its own.
 //
-// Query rows are columns of both products: K (tokens x channels) times Q^T, then V^T (channels x tokens) times P^T. Codes are
-// exact in float16; queries are rounded to it relative to the largest of a row, whatever the type of the model.
+// Query rows are columns of both products: K (tokens x channels) times Q^T, then V^T (channels x tokens) times P^T.
+// Codes are exact in float16; queries are rounded to it relative to the largest of a row, whatever the type of the
+// model.
 #pragma once
 
 #include "attention/decode/code_operands.cuh"
@@ -36,12 +37,13 @@ struct CodesParams {
   uint32_t k_half, v_half;  // 2^(b-1), a float16 pair: what codes with a minimum are counted from
 };
 
-// How the shared memory of a CTA is used: queries in float16 and in their own type, numbers of query rows, then for every warp
-// its results and a stage for K and for V. (Two of each were slower: more bytes on their way than DRAM needs.)
+// How the shared memory of a CTA is used: queries in float16 and in their own type, numbers of query rows, then for
+// every warp its results and a stage for K and for V. (Two of each were slower: more bytes on their way than DRAM
+// needs.)
 struct CodesLayout {
   int raw_queries, numbers, warp_begin, warp_bytes;
   int k_stage, v_stage, barriers;  // within a warp's
-  int rows;  // of results
+  int rows;                        // of results
   int total;
 };
 
@@ -69,7 +71,7 @@ static __device__ __noinline__ float capped(float x, float cap) { return cap * k
 template <class Traits>
 struct CodesWarp {
   static constexpr int D = Traits::D, Sets = Traits::Sets, Rows = Traits::Rows, Pairs = D / 16;
-  using Scores = float[2][Sets][4];     // [tokens 16 m on][rows 8 set on]: rows 2 t, 2 t + 1 of tokens g, then of g + 8
+  using Scores = float[2][Sets][4];  // [tokens 16 m on][rows 8 set on]: rows 2 t, 2 t + 1 of tokens g, then of g + 8
   using Weights = uint32_t[2][Sets][2];  // the same as an operand: tokens 2 t, 2 t + 1, then + 8, of row g
 
   using Formats = typename Traits::Formats;
@@ -260,8 +262,8 @@ struct CodesWarp {
     for (int i = 0; i < 4; ++i) scales[i] = load_half(block + f.scales_at + i * 16 + g * 2);
   }
 
-  // Q K^T to scores times log2(e), but for factors by token and row. Where they are capped or masked, factors are multiplied
-  // first and become 1.
+  // Q K^T to scores times log2(e), but for factors by token and row. Where they are capped or masked, factors are
+  // multiplied first and become 1.
   __device__ __forceinline__ void finish_scores(Scores& x, float (&of_k)[4], float (&of_row)[Sets][2], bool partly,
                                                 Kind kind, int block) const {
     if (!partly && w.softcap == 0.0f) return;
@@ -362,7 +364,8 @@ struct CodesWarp {
     float total[Sets][4] = {};
 #pragma unroll
     for (int i = 0; i < 2 * Sets; ++i) {
-      Mma<__half>::dense(total[i % Sets], one, one, one, one, weights[i / Sets][i % Sets][0], weights[i / Sets][i % Sets][1]);
+      Mma<__half>::dense(total[i % Sets], one, one, one, one, weights[i / Sets][i % Sets][0],
+                         weights[i / Sets][i % Sets][1]);
     }
     uint32_t cells[4];
     const uint32_t scales = block + w.main.v.scales_at + g * 2;
@@ -451,7 +454,8 @@ struct CodesWarp {
     state.template weigh<__half>(x, of_k, of_row, of_v, weights);
     gemm_pv(stage_v.data, weights);
 #if __CUDA_ARCH__ >= 900
-    if (partly) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // cleared by this warp, next written by TMA
+    if (partly)
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // cleared by this warp, next written by TMA
 #endif
     __syncwarp();
     if (more) fetch_v(next);

@@ -15,7 +15,7 @@ constexpr int aligned_up(int x) { return (x + 127) / 128 * 128; }
 
 // Offsets of blocks are counted in units, in 32 bits.
 inline void check_reach(const DecodeParams& w) {
-  constexpr int64_t kReach = int64_t{kOffsetUnit} << 32;  // 64 GiB
+  constexpr int64_t kReach = int64_t{kOffsetUnit} << 32;              // 64 GiB
   const auto span = [&](int64_t block_stride, int64_t head_stride) {  // from the first block of a pool to the last
     return (w.main.num_blocks - 1) * block_stride + (w.kv_heads - 1) * head_stride;
   };

@@ -5,7 +5,7 @@
 
 namespace gossamer::cuda {
 
-constexpr int kMaxRows = 16;      // of an item
+constexpr int kMaxRows = 16;  // of an item
 
 enum class Kind { main, sink, recent };  // of blocks
 

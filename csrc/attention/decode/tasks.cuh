@@ -30,8 +30,8 @@ struct Task {
   }
 };
 
-// Merges the warps of the CTA, whose results are of_warp(warp, row, channel): into the output, or into a piece of it. The last
-// CTA to write a piece of an item down merges them.
+// Merges the warps of the CTA, whose results are of_warp(warp, row, channel): into the output, or into a piece of it.
+// The last CTA to write a piece of an item down merges them.
 template <class T, int D, int Rows, class OfWarp>
 GOSSAMER_INLINE void finish_task(const DecodeParams& w, const Task<Rows>& task, const Cut& cut, const Pieces& pieces,
                                  bool poisoned, const OfWarp& of_warp) {
