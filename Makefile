@@ -13,14 +13,14 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc include -type f)
 
 DEMO_PROMPT := "Write a short story about a lighthouse keeper who finds a message in a bottle."
-DEMO_KV := k=sparse:32:int4@channel,v=sparse:32:int4,v_basis=pca,k_policy=gradient,sink=32
+DEMO_KV := coded:23.5%
 
 SETTINGS := cuda=$(GOSSAMER_CUDA) archs=$(GOSSAMER_CUDA_ARCHS) torch=$(GOSSAMER_TORCH_DIR) debug=$(GOSSAMER_DEBUG)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/demo-ready $(VENV)/smollm2 ## install, build, then generate text with a dense and a sparse KV cache
+demo: $(VENV)/demo-ready $(VENV)/smollm2 ## install, build, then generate text with a dense and a coded KV cache
 	$(BIN)/gossamer generate smollm2 $(DEMO_PROMPT) --kv dense --kv $(DEMO_KV) --max-tokens 120
 
 # Tests run on all cores; threads that wait for work sleep, because another test wants their core.

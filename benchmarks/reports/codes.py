@@ -3,7 +3,7 @@
 from benchmarks.end_to_end.quality import CODED
 from benchmarks.reports.markdown import ms, share, speed_up, table
 from benchmarks.reports.quality import Row, quality_cells, quality_rows
-from benchmarks.suites.decode_cache import DecodeCase
+from benchmarks.suites.decode_cache import DecodeCase, Stored
 from benchmarks.suites.decode_codes import SHAPES, codes, sparse_codes
 from gossamer.bench import Record
 from gossamer.bench.peers import Peers
@@ -81,7 +81,8 @@ def _ratio(records: list[Record], spec: str) -> float | None:
     return None
 
 
-def _stored(head_dim: int) -> dict:
+def _stored(head_dim: int) -> dict[str, tuple[Stored, Stored]]:
+    """K and V by the names of the suite."""
     return codes(head_dim) | sparse_codes()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.kv import KVConfig, Side, Sparse
@@ -26,6 +26,7 @@ def keys_of(mask) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(positions), stored
 
 
+@settings(deadline=None)
 @given(
     window=st.integers(0, 4),
     sink=st.integers(0, 3),
