@@ -16,6 +16,21 @@ def engine_table(records: list[Record]) -> str:
     return table(ENGINE, rows) if rows else "Not measured yet."
 
 
+def step_table(records: list[Record]) -> str:
+    """Decode steps of one run by cache, the slowest first."""
+    found = sorted(records, key=lambda r: r.median_ms, reverse=True)
+    rows = [
+        [
+            f"`{_names(r.variant)[1]}`",
+            f"{r.median_ms:.2f} ms",
+            f"{r.facts['kv_bytes'] / 1e9:.2f} GB",
+        ]
+        for r in found
+        if r.op == "engine_decode"
+    ]
+    return table(["cache", "step", "KV cache"], rows) if rows else "Not measured yet."
+
+
 def _engine_row(record: Record) -> list[str]:
     model, cache, *_ = _names(record.variant)
     steps = record.facts.get("steps", 1)

@@ -62,6 +62,7 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "chosen": quality.chosen_table,
         "peers": quality.peer_table,
         "engine": partial(own, engine.engine_table, files="engine_*"),
+        "steps": partial(own, engine.step_table, files="engine_codes", only="engine_codes"),
         "comparison": compare.committed,
         "prefill": partial(own, engine.prefill_table, files="engine_prefill"),
         "transformers": partial(on_gpu, engine.transformers_table, files="transformers_*"),

@@ -8,13 +8,16 @@ from gossamer.kv.speed import DecodeSpeed, decode_speed
 
 log = logging.getLogger("gossamer.engine")
 
+LEAST_HEAD_DIM = 32  # of models that anybody waits for: toys are not measured
+
 
 def measure_and_log(spec: CacheSpec) -> DecodeSpeed:
     """How this cache decodes here: one line, and a warning where dense would be faster.
 
     The warning comes once per process for each cache, however many engines have it.
     """
-    speed = decode_speed(spec.config, spec.shape, spec.dtype, spec.device)
+    real = spec.shape.head_dim >= LEAST_HEAD_DIM
+    speed = decode_speed(spec.config, spec.shape, spec.dtype, spec.device, measure=real)
     share = spec.config.share(spec.shape)
     log.info("KV cache %s: %.1f%% of dense float16, %s", spec.config, 100 * share, speed)
     if speed.slow:

@@ -7,13 +7,13 @@ from benchmarks.reports import decode as decode_report
 from benchmarks.reports.decode import CPU_TABLES, GPU_TABLES
 from benchmarks.reports.decode_figure import draw
 from benchmarks.reports.pages import updated
-from benchmarks.suites.decode_attention import _as_case
+from benchmarks.suites.decode_attention import as_case
 from benchmarks.suites.decode_cases import cpu_cases, cuda_cases
 from gossamer.bench import Measurement, Record, Timing, write_records
 
 
 def _record(case, backend, ms):
-    made = _as_case(case, "cpu")
+    made = as_case(case, "cpu")
     return Record.of(
         Measurement(Timing(ms, ms, ms, ms, 1), 0.0, 0.0),
         op="decode_attention",

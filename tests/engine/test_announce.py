@@ -28,7 +28,7 @@ def said(caplog):
 
 
 def start(monkeypatch, speed, kv="dense:int4"):
-    monkeypatch.setattr(announce, "decode_speed", lambda *_: speed)
+    monkeypatch.setattr(announce, "decode_speed", lambda *_, **__: speed)
     spec = CacheSpec(KVConfig.parse(kv), SHAPE, torch.float16, torch.device("cpu"))
     return announce.measure_and_log(spec)
 
@@ -57,12 +57,15 @@ def test_a_slow_kernel_that_was_not_measured(monkeypatch, said):
     assert warning.endswith("reference, not measured: _C.so is not built")
 
 
-def test_an_engine_says_it(llm, said):
-    """On a CPU: what `built` has is what the log says."""
+@pytest.mark.parametrize("measured", [True, False])
+def test_an_engine_says_it(llm, said, measured, monkeypatch):
+    """On a CPU: what `built` has is what the log says. Toys, like this one, are not measured."""
+    if measured:
+        monkeypatch.setattr(announce, "LEAST_HEAD_DIM", 8)
     options = {"kv": "dense:int8", "device": "cpu", "kv_memory": "16MiB"}
     with LLM(llm.engine.config.model, **options) as started:
         speed = started.engine.built.speed
-    assert speed.measured
+    assert speed.measured == measured
     assert speed.kernel.startswith("cpu ")
     (line,) = said(logging.INFO)
     assert line.startswith("KV cache dense:int8: ")
