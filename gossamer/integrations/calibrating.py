@@ -98,7 +98,7 @@ def measure_gradients(
 
 
 def _gradients_at(
-    model: Any, window: Tensor, shape: KVShape, labels: str
+    model: Any, window: Tensor, shape: KVShape, labels: str = "text"
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Of each layer k and v [Hk, T, D], and the gradients of the window's loss by them, where they
     are seen compressed.
