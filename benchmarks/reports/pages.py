@@ -70,12 +70,12 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
     }
-    for name, make in (
+    for name, of_codes in (
         ("decode-codes", codes.decode_codes),
         ("recommended", codes.recommended),
         ("timed", codes.timed),
     ):
-        found[name] = partial(on_gpu, make, files=codes.FILE, only=codes.FILE)
+        found[name] = partial(on_gpu, of_codes, files=codes.FILE, only=codes.FILE)
     for gpu, made in ((True, decode.GPU_TABLES), (False, decode.CPU_TABLES)):
         for name, make in made.items():
             found[name] = partial(
