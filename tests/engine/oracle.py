@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gossamer.kv import BlockStore, Calibration, KVConfig
 from gossamer.kv.bases import Basis
-from gossamer.kv.layouts import Side
-from gossamer.kv.policies import POLICIES
+from gossamer.kv.layouts import Coded, Side
+from gossamer.kv.policies import POLICIES, Ranking
 from gossamer.masks import Mask
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -39,16 +39,17 @@ def oracle_logits(
         dense = dense | (query < prompt)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ranks = None if calibration is None else calibration.rank_weights(kv.k)
-        weights = None if ranks is None else ranks[layer]
+        sides = {"k": kv.k, "v": kv.v}
+        found = {n: calibration and calibration.weights(n, side) for n, side in sides.items()}
+        weights = {n: None if x is None else x[layer] for n, x in found.items()}
         if calibration is not None:
             q, k = in_basis(q, k, calibration.basis("k", kv.k), layer)
         seen = (key <= query) & _slides(decoder, layer, query - key)
         if mask is not None:
             seen &= mask.dense(len(ids), len(ids))[0, 0] | (query >= prompt)
-        return _attention(
-            q, (k, as_stored(kv.k, k, weights)), (v, as_stored(kv.v, v, None)), seen, dense
-        )
+        keys = (k, as_stored(kv.k, k, weights["k"]))
+        values = (v, as_stored(kv.v, v, weights["v"]))
+        return _attention(q, keys, values, seen, dense)
 
     return decoder.logits(decoder.forward(torch.tensor(ids), positions, attend))
 
@@ -79,7 +80,9 @@ def as_stored(side: Side, x: Tensor, weights: Tensor | None) -> Tensor:
     store = BlockStore.allocate(side, blocks, heads, head_dim)
     slots = torch.arange(blocks * BLOCK_TOKENS)
     rows = x[: len(slots)].contiguous()
-    store.write(rows, slots, POLICIES[side.policy].rank(rows, weights))
+    coded = isinstance(side.layout, Coded)
+    ranking = Ranking(weights) if coded else POLICIES[side.policy].rank(rows, weights)
+    store.write(rows, slots, ranking)
     rest = torch.full((tokens - len(slots), heads, head_dim), float("nan"))
     return torch.cat([store.read(slots, torch.float32), rest])
 
