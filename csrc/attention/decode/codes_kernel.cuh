@@ -76,38 +76,6 @@ GOSSAMER_INLINE void store_queries(const DecodeParams& w, const Cut& cut, const 
   }
 }
 
-template <class Traits>
-GOSSAMER_INLINE void begin_task(CodesWarp<Traits>& warp, const Task<Traits::Rows>& task) {
-  const SeenBlocks& seen = task.seen;
-  warp.poisoned = task.bad(warp.w);
-  if (warp.w.main.num_blocks == 0) return;
-  warp.begin_main(task.item.sequence, task.item.head, seen.main_begin + task.begin + warp.warp,
-                  seen.main_begin + min(task.end, seen.main_count));
-}
-
-template <class Traits>
-GOSSAMER_INLINE void work_on_task(CodesWarp<Traits>& warp, const Task<Traits::Rows>& task) {
-  const Item<Traits::Rows>& item = task.item;
-  const SeenBlocks& seen = task.seen;
-  warp.state.clear();
-  const Scales scales = Traits::Formats::v_scales(warp.w);
-  if (scales == Scales::row || scales == Scales::group) warp.state.forget_unit();
-  if (warp.w.main.num_blocks > 0) {
-    warp.walk_main(item.sequence, item.head, seen.main_begin + task.begin + warp.warp,
-                   seen.main_begin + min(task.end, seen.main_count));
-  }
-  if (seen.dense_count() == 0) return;
-  // The dense ones go on where those ended, so that the warps stay level.
-  const int dense_begin = max(task.begin, seen.main_count), end = min(task.end - seen.main_count, seen.dense_count());
-  const int turn = (warp.warp + warp.warps - (dense_begin - task.begin) % warp.warps) % warp.warps;
-#pragma unroll 1
-  for (int at = dense_begin + turn - seen.main_count; at < end; at += warp.warps) {
-    const bool sink = at < seen.sink_count;
-    const int block = sink ? seen.sink_begin + at : seen.recent_begin + at - seen.sink_count;
-    warp.attend_dense(item.sequence, item.head, block, sink ? Kind::sink : Kind::recent);
-  }
-}
-
 // As decode_kernel in kernel.cuh.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
@@ -154,6 +122,7 @@ __global__ void __launch_bounds__(Traits::kMaxWarps * 32, 1)
       if (!step.pieces.whole()) step.pieces.arrivals(cut).open(cut.ticket);
     }
     warp.load_numbers();
+    warp.values.clear();
     work_on_task(warp, step.task);
     if (warp.warp < step.task.busy(cut)) warp.store_results(result(warp.warp));
     wrong = warp.poisoned;

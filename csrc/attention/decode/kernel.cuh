@@ -6,36 +6,6 @@
 
 namespace gossamer::cuda {
 
-template <class Traits>
-GOSSAMER_INLINE void begin_task(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task) {
-  const SeenBlocks& seen = task.seen;
-  warp.poisoned = task.bad(warp.w);
-  if (warp.w.main.num_blocks == 0) return;
-  warp.begin_main(task.item.sequence, task.item.head, seen.main_begin + task.begin + warp.warp,
-                  seen.main_begin + min(task.end, seen.main_count));
-}
-
-// This warp's units.
-template <class Traits>
-GOSSAMER_INLINE void work_on_task(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task) {
-  const Item<Traits::Rows>& item = task.item;
-  const SeenBlocks& seen = task.seen;
-  if (warp.w.main.num_blocks > 0) {
-    warp.walk_main(item.sequence, item.head, seen.main_begin + task.begin + warp.warp,
-                   seen.main_begin + min(task.end, seen.main_count));
-  }
-  if (seen.dense_count() == 0) return;
-  // The dense ones go on where those ended, so that the warps stay level.
-  const int dense_begin = max(task.begin, seen.main_count), end = min(task.end - seen.main_count, seen.dense_count());
-  const int turn = (warp.warp + warp.warps - (dense_begin - task.begin) % warp.warps) % warp.warps;
-#pragma unroll 1
-  for (int at = dense_begin + turn - seen.main_count; at < end; at += warp.warps) {
-    const bool sink = at < seen.sink_count;
-    const int block = sink ? seen.sink_begin + at : seen.recent_begin + at - seen.sink_count;
-    warp.attend_dense(item.sequence, item.head, block, sink ? Kind::sink : Kind::recent);
-  }
-}
-
 // Asks for what a step needs first; returns the thread's first word of the queries.
 template <class Traits>
 GOSSAMER_INLINE uint32_t begin_step(DecodeWarp<Traits>& warp, const Task<Traits::Rows>& task, const Cut& cut) {

@@ -1,7 +1,7 @@
 // What a CTA does of the line of units: parts of items, one after the other.
 #pragma once
 
-#include "attention/decode/merge.cuh"
+#include "attention/decode/limits.cuh"
 
 namespace gossamer::cuda {
 
@@ -29,6 +29,37 @@ struct Task {
     return bad_length(w, length) || (seen.main_count > 0 && w.main.num_blocks == 0);
   }
 };
+
+// Asks for the first blocks of a warp.
+template <class Warp, int Rows>
+GOSSAMER_INLINE void begin_task(Warp& warp, const Task<Rows>& task) {
+  const SeenBlocks& seen = task.seen;
+  warp.poisoned = task.bad(warp.w);
+  if (warp.w.main.num_blocks == 0) return;
+  warp.begin_main(task.item.sequence, task.item.head, seen.main_begin + task.begin + warp.warp,
+                  seen.main_begin + min(task.end, seen.main_count));
+}
+
+// This warp's units.
+template <class Warp, int Rows>
+GOSSAMER_INLINE void work_on_task(Warp& warp, const Task<Rows>& task) {
+  const Item<Rows>& item = task.item;
+  const SeenBlocks& seen = task.seen;
+  if (warp.w.main.num_blocks > 0) {
+    warp.walk_main(item.sequence, item.head, seen.main_begin + task.begin + warp.warp,
+                   seen.main_begin + min(task.end, seen.main_count));
+  }
+  if (seen.dense_count() == 0) return;
+  // The dense ones go on where those ended, so that the warps stay level.
+  const int dense_begin = max(task.begin, seen.main_count), end = min(task.end - seen.main_count, seen.dense_count());
+  const int turn = (warp.warp + warp.warps - (dense_begin - task.begin) % warp.warps) % warp.warps;
+#pragma unroll 1
+  for (int at = dense_begin + turn - seen.main_count; at < end; at += warp.warps) {
+    const bool sink = at < seen.sink_count;
+    const int block = sink ? seen.sink_begin + at : seen.recent_begin + at - seen.sink_count;
+    warp.attend_dense(item.sequence, item.head, block, sink ? Kind::sink : Kind::recent);
+  }
+}
 
 // Merges the warps of the CTA, whose results are of_warp(warp, row, channel): into the output, or into a piece of it.
 // The last CTA to write a piece of an item down merges them.

@@ -5,6 +5,7 @@
 #include "attention/decode/limits.cuh"
 #include "attention/decode/merge.cuh"
 #include "attention/decode/staging.cuh"
+#include "attention/decode/upcoming.cuh"
 
 namespace gossamer::cuda {
 
@@ -70,7 +71,7 @@ struct DecodeWarp {
   bool poisoned;  // a number in the tables or lengths is wrong
   uint4 transpose;
   uint32_t chunks;  // of K, and of V times 2^16: in a register, since a branch on it is in everybody's way
-  uint32_t k_offset = 0, v_offset = 0;  // of blocks to come, one per lane
+  UpcomingBlocks upcoming;
   Queries<D, Sets, Traits::kHeld> queries;
   Offsets<Sets> offsets;  // of scores of the main pool
   State<D, Sets> state;
@@ -158,29 +159,12 @@ struct DecodeWarp {
 
   // ---- blocks of the main pool -------------------------------------------------------------------
 
-  // Where this warp's next 32 blocks from `block` on are, one per lane.
   __device__ __forceinline__ void look_up(int sequence, int head, int block, int end) {
-    const int mine = block + lane * warps;
-    if (mine < end) {
-      const DecodePool& pool = w.main;
-      const int page = pool.table[sequence * pool.table_stride + cut.by_page(mine)];
-      int64_t number = static_cast<int64_t>(page) * w.page_blocks + cut.by_page.modulo(mine);
-      if (page < 0 || number >= pool.num_blocks) {
-        poisoned = true;
-        number = 0;
-      }
-      k_offset = static_cast<uint32_t>((number * pool.k_block_stride + head * pool.k_head_stride) / kOffsetUnit);
-      v_offset = static_cast<uint32_t>((number * pool.v_block_stride + head * pool.v_head_stride) / kOffsetUnit);
-    }
-    __syncwarp();
+    upcoming.look_up(w, cut, sequence, head, block, warps, end, poisoned);
   }
   // The block that lane `at` knows of.
-  __device__ __forceinline__ const uint8_t* next_k(int at) const {
-    return w.main.k_blocks + static_cast<uint64_t>(__shfl_sync(~0u, k_offset, at)) * kOffsetUnit;
-  }
-  __device__ __forceinline__ const uint8_t* next_v(int at) const {
-    return w.main.v_blocks + static_cast<uint64_t>(__shfl_sync(~0u, v_offset, at)) * kOffsetUnit;
-  }
+  __device__ __forceinline__ const uint8_t* next_k(int at) const { return upcoming.k(w, at); }
+  __device__ __forceinline__ const uint8_t* next_v(int at) const { return upcoming.v(w, at); }
   __device__ __forceinline__ void fetch_k(int at) const { stage_k.fetch(next_k(at), w.main.k.block_bytes); }
   __device__ __forceinline__ void fetch_v(int at) const { stage_v.fetch(next_v(at), w.main.v.block_bytes); }
   __device__ __forceinline__ void fetch_both(int at) const {
