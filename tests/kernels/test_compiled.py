@@ -54,8 +54,8 @@ ALLOWED = {
     "masked_kernel": 80,
     # Tiles of 128 x 192 leave int8 GEMMs two registers short, and are 4% faster all the same.
     "gemm_kernel": 8,
-    # Warps are what keeps bytes on their way from DRAM, so their number bounds the registers; formats
-    # that are known only at run time, or 16 query rows, then lack up to 20.
+    # Warps are what keeps bytes on their way from DRAM, so their number bounds the registers;
+    # formats that are known only at run time, or 16 query rows, then lack up to 20.
     "codes_kernel": 80,
     "decode_kernel": 16,
 }
