@@ -20,8 +20,9 @@ from gossamer.cli.options import one_line_errors
 from gossamer.engine import LLM
 from gossamer.kv import KVConfig
 from gossamer.workloads.bench import BenchConfig, Workload, latency, throughput
-from gossamer.workloads.measuring import Request, equal_requests, measure, warm_up_requests
+from gossamer.workloads.measuring import equal_requests, measure, warm_up_requests
 from gossamer.workloads.records import decode_record, show
+from gossamer.workloads.requests import Request
 from gossamer.workloads.sizes import memory_for
 
 TEXT = Path(__file__).parents[1] / "data/wikitext2-test-excerpt.txt"

@@ -26,8 +26,10 @@ import typer
 from gossamer.engine import LLM, SamplingParams
 from gossamer.models import open_model
 from gossamer.server.load import client, report
-from gossamer.server.load.client import ClientResult, Target
-from gossamer.server.load.workload import Load, ScheduledRequest
+from gossamer.server.load.client import ClientResult
+from gossamer.server.load.measures import record
+from gossamer.server.load.schedule import Load, ScheduledRequest
+from gossamer.server.load.target import Target, probe
 
 TEXT = Path(__file__).parents[1] / "data/wikitext2-test-excerpt.txt"
 START, SETTLE = 300.0, 30.0  # seconds
@@ -86,7 +88,7 @@ def in_use(target: Target) -> int:
     """Pages and sequences that the server still has, once it had the time to notice."""
     end = time.monotonic() + SETTLE
     while True:
-        now = client.probe(target.url).stats
+        now = probe(target.url).stats
         engines = now["engines"]
         pages = sum(e["stored_pages"]["used"] + e["dense_pages"]["used"] for e in engines)
         left = int(pages + now["in_flight"])
@@ -172,12 +174,12 @@ def soak(
     ids = source.tokenizer()(TEXT.read_text())["input_ids"]
     planned = schedule(ids, load, hasty)
     with server(model, "--kv", kv, "--kv-memory", kv_memory) as (url, pid, ended):
-        target = client.probe(url)
+        target = probe(url)
         seen, memory = asyncio.run(waves(target, pid, planned, load))
         left = in_use(target)
     with LLM(source, kv=kv, kv_memory=kv_memory) as llm:
         equal, answers, margins = compare(llm, planned, seen)
-    found = report.record(target, load, seen) | {
+    found = record(target, load, seen) | {
         "what": "soak",
         "pages_in_use": left,
         "memory": memory,

@@ -113,6 +113,19 @@ ResultsFile = Annotated[
 Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="DIR", help="Write figures to this directory")
 ]
+WorkloadName = Annotated[
+    str | None,
+    typer.Option(
+        "--workload",
+        metavar="NAME",
+        help="Requests by name: mixed, small, chat or long; other options change its numbers",
+    ),
+]
+Prefix = Annotated[
+    int | None,
+    typer.Option("--prefix", help="Shared prefix of the prompts in tokens, on top of --input"),
+]
+Prefixes = Annotated[int | None, typer.Option("--prefixes", help="Number of different prefixes")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown")]
 
 
@@ -160,6 +173,34 @@ def bounds(name: str, text: str) -> tuple[int, int]:
     if len(found) > 2 or found[0] > found[-1]:
         raise ValueError(f"--{name} is {text!r}; must be MIN,MAX")
     return found[0], found[-1]
+
+
+def mix_given(
+    requests: int | None,
+    inputs: str | None,
+    outputs: str | None,
+    prefix: int | None,
+    prefixes: int | None,
+) -> dict[str, Any]:
+    """The numbers of a RequestMix that options give. Raises ValueError."""
+    return given(
+        requests=requests,
+        inputs=None if inputs is None else bounds("input", inputs),
+        outputs=None if outputs is None else bounds("output", outputs),
+        prefix=prefix,
+        prefixes=prefixes,
+    )
+
+
+def rates(name: str, text: str) -> tuple[float, ...]:
+    """Different positive numbers separated by commas. Raises ValueError."""
+    try:
+        found = tuple(map(float, text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or len(set(found)) < len(found) or not all(0 < x < float("inf") for x in found):
+        raise ValueError(f"--{name} is {text!r}; must be different numbers above 0 like 1,2,4")
+    return found
 
 
 def utf8(content: bytes, name: object) -> str:

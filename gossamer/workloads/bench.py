@@ -14,9 +14,10 @@ from gossamer.engine.config import parse_bytes
 from gossamer.kv import KVConfig, KVShape
 from gossamer.models import open_model
 from gossamer.workloads.loading import loaded
-from gossamer.workloads.measuring import Request, equal_requests, measure, random_requests
+from gossamer.workloads.measuring import equal_requests, measure
 from gossamer.workloads.measuring import warm_up_requests as warm_up
 from gossamer.workloads.records import decode_record, first_token_record, throughput_record
+from gossamer.workloads.requests import RequestMix
 from gossamer.workloads.sizes import memory_for, sequences_that_fit
 from gossamer.workloads.synthetic import fill as fill_engine
 
@@ -54,7 +55,7 @@ class BenchConfig:
         return sized_cache(config, source, self.resolved()[0])
 
     def load(self, kv: str, **more: Any) -> AbstractContextManager[LLM]:
-        """An engine without prefix cache: random prompts share nothing."""
+        """An engine, by default without prefix cache: random prompts share nothing."""
         options: dict[str, Any] = {
             "kv": kv,
             "dtype": self.dtype,
@@ -72,10 +73,11 @@ class BenchConfig:
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of `throughput`; lengths are drawn from ranges (least, most).
+    """Requests of `throughput`; lengths are drawn from ranges (least, most), see RequestMix.
 
     context: length of all prompts, instead of `inputs`. requests: how many; by default 256, or with
     a context, as many as fit the KV memory. fill: prompts are not computed, see `synthetic`.
+    name: of the workload that the numbers come from.
     """
 
     requests: int | None = None
@@ -85,11 +87,31 @@ class Workload:
     fill: bool = False
     temperature: float = 0.6
     seed: int = 0
+    prefix: int = 0
+    prefixes: int = 1
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        self.mix(1 if self.requests is None else self.requests)
+
+    def mix(self, count: int) -> RequestMix:
+        """So many of these requests."""
+        return RequestMix(
+            requests=count,
+            inputs=self.inputs if self.context is None else (self.context, self.context),
+            outputs=self.outputs,
+            prefix=self.prefix,
+            prefixes=self.prefixes,
+        )
 
     def __str__(self) -> str:
-        if self.context is None:
-            return f"input {_range(self.inputs)} output {_range(self.outputs)}"
-        return f"output {_range(self.outputs)}" + (" fill" if self.fill else "")
+        outputs = f"output {_range(self.outputs)}"
+        if self.context is not None:
+            return outputs + (" fill" if self.fill else "")
+        lengths = f"input {_range(self.inputs)} {outputs}"
+        if self.prefix:
+            lengths = f"prefix {self.prefix} x {self.prefixes} {lengths}"
+        return lengths if self.name is None else f"{self.name}: {lengths} seed {self.seed}"
 
 
 def _range(bounds: tuple[int, int]) -> str:
@@ -98,30 +120,32 @@ def _range(bounds: tuple[int, int]) -> str:
 
 def throughput(config: BenchConfig, workload: Workload) -> list[Record]:
     """All requests at once with each cache. Raises ValueError for what cannot run."""
-    inputs = workload.inputs if workload.context is None else (workload.context, workload.context)
-    longest = inputs[1] + workload.outputs[1]
+    longest = workload.mix(1).longest
     dtype, _, shape = config.resolved()
     records = []
     for kv in config.caches:
-        count, more = workload.requests or REQUESTS, dict[str, Any]()
+        # Random prompts share nothing but their prefixes.
+        more: dict[str, Any] = {"prefix_caching": workload.prefix > 0}
+        count = workload.requests or REQUESTS
         if workload.context is not None and workload.requests is None:
             if config.kv_memory is None:
                 raise ValueError("kv_memory is missing; needed to find how many requests fit")
             memory = parse_bytes("kv_memory", config.kv_memory)
             count = sequences_that_fit(config.sized(kv), shape, dtype, longest, memory)
-            more = {"max_num_seqs": count + 1}
+            more |= {"max_num_seqs": count + 1}
         more |= {"max_num_batched_tokens": FILL_BUDGET} if workload.fill else {}
         with config.load(kv, max_model_len=longest, **more) as llm:
-            vocab = llm.engine.built.source.config.vocab_size
-            requests = random_requests(vocab, count, inputs, workload.outputs, workload.seed)
-            records.append(_throughput(llm, kv, requests, workload))
+            records.append(_throughput(llm, kv, workload.mix(count), workload))
     return records
 
 
-def _throughput(llm: LLM, kv: str, requests: list[Request], workload: Workload) -> Record:
+def _throughput(llm: LLM, kv: str, mix: RequestMix, workload: Workload) -> Record:
+    vocab = llm.engine.built.source.config.vocab_size
+    requests = mix.draw(vocab, workload.seed)
     if workload.fill:
         fill_engine(llm)
-    warm_up(llm, requests)
+    # A prefix cache must not know the prompts.
+    warm_up(llm, mix.draw(vocab, workload.seed, "warm-up") if workload.prefix else requests)
     found = measure(llm, requests, workload.temperature)
     context = max(len(request.ids) for request in requests)
     return throughput_record(

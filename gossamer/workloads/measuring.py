@@ -1,41 +1,24 @@
 """What is measured of an engine: many requests at once, and batches of equally long sequences.
 
 Times are wall clock around whole steps, scheduler and sampler included: a step ends when the host
-has its tokens.
+has its tokens, or with asynchronous scheduling those of the step before.
 """
 
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gossamer.engine import LLM, SamplingParams
-from gossamer.engine.graphs import captured_size
+from gossamer.workloads.requests import Request, RequestMix
 
 WARM_UP_CONTEXT = 512  # tokens
 WARM_UP_OUTPUT = 4
 
 
-@dataclass(frozen=True)
-class Request:
-    """A prompt and how many tokens to generate."""
-
-    ids: tuple[int, ...]
-    output: int
-
-
-def random_requests(
-    vocab: int, count: int, inputs: tuple[int, int], outputs: tuple[int, int], seed: int
-) -> list[Request]:
-    """Lengths and tokens drawn uniformly, the bounds included, as in nano-vllm's benchmark."""
-    chance = random.Random(seed)
-    lengths = [(chance.randint(*inputs), chance.randint(*outputs)) for _ in range(count)]
-    return [Request(tuple(chance.choices(range(vocab), k=n)), out) for n, out in lengths]
-
-
 def equal_requests(vocab: int, count: int, context: int, output: int) -> list[Request]:
     """All of the same lengths."""
-    return random_requests(vocab, count, (context, context), (output, output), seed=count)
+    mix = RequestMix(requests=count, inputs=(context, context), outputs=(output, output))
+    return mix.draw(vocab, seed=count)
 
 
 @dataclass
@@ -44,12 +27,13 @@ class Measured:
 
     steps: (seconds, tokens) of the steps that computed no prompts. kv_bytes: the most that pages in
     use took; kv_bytes_dense: what a plain cache would have taken at that time. tokens: what each
-    request got as an answer.
+    request got as an answer. cached_tokens: of the prompts, what the prefix cache had.
     """
 
     requests: int
     prompt_tokens: int
     seconds: float = 0.0
+    cached_tokens: int = 0
     output_tokens: int = 0
     engine_steps: int = 0
     preemptions: int = 0
@@ -97,25 +81,14 @@ def measure(llm: LLM, requests: Sequence[Request], temperature: float = 0.0) -> 
     found.seconds = time.perf_counter() - start
     found.engine_steps = engine.stats.steps - steps
     found.preemptions = engine.stats.preemptions - preemptions
+    found.cached_tokens = sum(output.cached_tokens for output in outputs)
     found.tokens = [output.outputs[0].token_ids for output in outputs]
     return found
 
 
 def warm_up_requests(llm: LLM, requests: Sequence[Request]) -> None:
-    """Shorter requests of the same number; on a GPU, batches of all sizes that graphs are made for.
+    """Two shorter requests: libraries are loaded and threads started.
 
-    Libraries are loaded, kernels compiled and graphs captured by them.
+    What else first steps would wait for on a GPU, the engine does at its start.
     """
-    engine = llm.engine
-    if engine.built.device.type == "cpu":
-        measure(llm, [Request(r.ids[:WARM_UP_CONTEXT], 2) for r in requests[:2]])
-        return
-    most = min(len(requests), engine.config.max_num_seqs)
-    ends = sorted({captured_size(n) for n in range(1, most + 1)})
-    # In the last steps as many run as the next smaller graph is made for.
-    outputs = [WARM_UP_OUTPUT + sum(end > i for end in ends) for i in range(most)]
-    short = [
-        Request(r.ids[:WARM_UP_CONTEXT], min(r.output, output))
-        for r, output in zip(requests, outputs, strict=False)
-    ]
-    measure(llm, short)
+    measure(llm, [Request(r.ids[:WARM_UP_CONTEXT], 2) for r in requests[:2]])

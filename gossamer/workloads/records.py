@@ -75,6 +75,8 @@ def throughput_record(
         "tokens_per_second": tokens / seconds,
         "total_tokens_per_second": total / seconds,
         "full_batch_tokens_per_second": found.decode_rate,
+        "prompt_tokens": found.prompt_tokens,
+        "cached_tokens": found.cached_tokens,
         "output_tokens": found.output_tokens,
         "kv_bytes": found.kv_bytes,
         "kv_bytes_dense": found.kv_bytes_dense,

@@ -36,19 +36,22 @@ class FillExecutor:
 
     @torch.inference_mode()
     def run(self, step: StepInput) -> Tensor:
-        decodes = step.decodes
-        if decodes == len(step.spans):
+        if not step.chunks:
             return self._decode(step)
         # What would be compressed in this step is as random in the pages it goes to.
         moves = replace(step.moves, compress=[], pack=[])
-        logits = [self._random(sum(span.logits for span in step.spans[decodes:]))]
-        if decodes:
-            alone = StepInput(step.ids[:decodes], step.spans[:decodes], moves)
+        logits = [self._random(sum(span.logits for span in step.chunks))]
+        if decodes := len(step.decodes):
+            alone = StepInput(step.ids[:decodes], step.decodes, [], moves)
             logits.insert(0, self._decode(alone))
         else:
             _set(self._runner.stored_table, moves.stored)
             _set(self._runner.dense_table, moves.dense)
         return torch.cat(logits)
+
+    @torch.inference_mode()
+    def keep(self, rows: list[int], tokens: Tensor) -> None:
+        self._runner.keep(rows, tokens)
 
     def close(self) -> None:
         self._runner.close()

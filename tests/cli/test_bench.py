@@ -10,6 +10,8 @@ from benchmarks.end_to_end.engine import CASES, QUICK
 from gossamer.bench import read_records
 from gossamer.cli.main import app
 from gossamer.workloads.bench import BenchConfig
+from gossamer.workloads.requests import RequestMix
+from tests.models.tiny import VOCAB
 
 SPARSE = "sparse:k=16,v=16"
 CACHES = ("--kv", "dense", "--kv", SPARSE)
@@ -34,6 +36,25 @@ def test_throughput_of_drawn_lengths(words, tmp_path):
     assert dense.facts["output_tokens"] == sparse.facts["output_tokens"]
     assert dense.facts["total_tokens_per_second"] > dense.facts["tokens_per_second"] > 0
     assert dense.facts["kv_bytes"] == dense.facts["kv_bytes_dense"]
+
+
+def test_throughput_of_a_named_workload(words, tmp_path):
+    """Greedy, with a prefix cache for prompts that share prefixes, and as many tokens as drawn."""
+    numbers = {"requests": 30, "inputs": (5, 30), "outputs": (3, 9), "prefix": 320, "prefixes": 2}
+    options = ("--requests", 30, "--input", "5,30", "--output", "3,9", "--prefix", 320)
+    result = invoke(
+        "throughput", words, "--workload", "chat", *options, "--prefixes", 2, "--results", tmp_path
+    )
+    assert result.exit_code == 0, result.output
+    (record,) = records_of(tmp_path, "engine_throughput")
+    assert record.variant.endswith("chat: prefix 320 x 2 input 5,30 output 3,9 seed 0")
+    drawn = RequestMix(**numbers).draw(VOCAB, seed=0)
+    assert record.shape == [30, max(len(request.ids) for request in drawn)]
+    assert record.facts["output_tokens"] == sum(request.output for request in drawn)
+    prompts = sum(len(request.ids) for request in drawn)
+    assert record.facts["prompt_tokens"] == prompts
+    # The first step has 8,192 tokens, of which the cache knows none: warming up was with others.
+    assert 0 < record.facts["cached_tokens"] <= (30 - 8192 // 350) * 320
 
 
 def test_throughput_at_equal_memory(words, tmp_path):
@@ -74,6 +95,15 @@ def test_latency_and_what_stays_in_the_file(words, tmp_path):
         (("throughput", "{words}", "--input", "9,3"), "--input is '9,3'; must be MIN,MAX"),
         (("throughput", "{words}", "--output", "x"), "--output is 'x'; must be positive integers"),
         (("throughput", "{words}", "--fill"), "--fill needs --context"),
+        (
+            ("throughput", "{words}", "--workload", "huge"),
+            "workload is 'huge'; must be one of mixed, small, chat, long",
+        ),
+        (
+            ("throughput", "{words}", "--workload", "long", "--context", 64),
+            "--context excludes --workload and --prefix",
+        ),
+        (("throughput", "{words}", "--prefix", -1), "prefix is -1; must be at least 0"),
         (("throughput", "{words}", "--context", 64), "--context needs --kv-memory or --requests"),
         (
             ("throughput", "{words}", "--context", 64, "--output", 8, "--kv-memory", "1KB"),

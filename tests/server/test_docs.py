@@ -7,6 +7,7 @@ import typer
 from gossamer.cli.main import app
 from gossamer.server.schemas.chat import ChatBody
 from gossamer.server.schemas.completions import CompletionBody
+from gossamer.workloads.named import WORKLOADS
 from tests.server.live import SPARSE, serving
 
 TEXT = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
@@ -16,6 +17,16 @@ def test_options():
     command = typer.main.get_command(app).commands["serve"]
     options = {name for option in command.params for name in option.opts if name[0] == "-"}
     assert {name for name in options - {"--help"} if f"`{name}`" not in TEXT} == set()
+
+
+def test_options_of_the_load_test():
+    command = typer.main.get_command(app).commands["bench"].commands["serve"]
+    options = {name for option in command.params for name in option.opts if name[0] == "-"}
+    assert {name for name in options - {"--help"} if f"`{name}" not in TEXT} == set()
+    for name, mix in WORKLOADS.items():
+        (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| `{name}` |")]
+        numbers = {mix.requests, *mix.inputs, *mix.outputs, mix.prefix}
+        assert {n for n in numbers - {0} if f"{n:,}" not in row} == set()
 
 
 def test_fields():

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.end_to_end import soak
 from gossamer.server.load import client
-from gossamer.server.load.workload import Load
+from gossamer.server.load.schedule import Load
+from gossamer.server.load.target import probe
 from tests.server.live import SPARSE, serving
 
 
@@ -18,7 +19,7 @@ def test_a_small_soak(tiny, kv):
     ids = random.Random(1).choices(range(3, 97), k=2000)
     planned = soak.schedule(ids, load, hasty=0.1)
     with serving(tiny, (kv,), kv_memory="1MB" if kv == "dense" else "700KB") as live:
-        target = client.probe(live.url)
+        target = probe(live.url)
         seen = asyncio.run(client.run(target, planned, load.concurrency))
         assert soak.in_use(target) == 0
         live.assert_empty()

@@ -8,7 +8,8 @@ from gossamer.kv import KVConfig, KVShape
 from gossamer.ops import kv_unpack
 from gossamer.workloads.generation import timed_generation
 from gossamer.workloads.loading import loaded
-from gossamer.workloads.measuring import equal_requests, measure, random_requests
+from gossamer.workloads.measuring import equal_requests, measure
+from gossamer.workloads.requests import RequestMix
 from gossamer.workloads.sizes import kv_bytes_read, memory_for, sequences_that_fit, weight_bytes
 from gossamer.workloads.synthetic import fill
 
@@ -17,9 +18,10 @@ SHAPE = KVShape(layers=3, query_heads=4, kv_heads=2, head_dim=32)
 
 
 def test_requests_are_as_drawn():
-    requests = random_requests(50, 200, (3, 5), (7, 9), seed=1)
-    assert requests == random_requests(50, 200, (3, 5), (7, 9), seed=1)
-    assert requests != random_requests(50, 200, (3, 5), (7, 9), seed=2)
+    mix = RequestMix(requests=200, inputs=(3, 5), outputs=(7, 9))
+    requests = mix.draw(50, seed=1)
+    assert requests == mix.draw(50, seed=1)
+    assert requests != mix.draw(50, seed=2)
     assert {len(r.ids) for r in requests} == {3, 4, 5}
     assert {r.output for r in requests} == {7, 8, 9}
     assert {token for r in requests for token in r.ids} == set(range(50))

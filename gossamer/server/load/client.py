@@ -1,35 +1,46 @@
 """The clients: each sends its prompt, reads the stream, and notes when chunks came."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpcore
 import httpx
 
-from gossamer.server.load.workload import ScheduledRequest
+from gossamer.server.load.network import Backend
+from gossamer.server.load.schedule import ScheduledRequest
+from gossamer.server.load.target import Target
 
-TIMEOUT = httpx.Timeout(600.0, connect=30.0)
+TIMEOUT = 3600.0  # seconds of a whole request
+DATA, DONE = b"data: ", b"data: [DONE]"
+# httpcore has no class above these; sockets raise OSErrors.
+FAILURES = (OSError, httpcore.NetworkError, httpcore.ProtocolError)
 
 
 @dataclass
 class ClientResult:
     """What one client got. Times are seconds after the start of the run.
 
-    sent: when its request went out; chunks: when parts of the answer came. error: what went
-    wrong; left: it disconnected as scheduled.
+    sent: when its request went out; chunks: when parts of the answer came. kv: the cache that
+    answered. error: what went wrong; message: what was said about it; left: it disconnected as
+    scheduled.
     """
 
     sent: float
     chunks: list[float] = field(default_factory=list)
     text: str = ""
+    prompt_tokens: int = 0
     tokens: int = 0
     cached: int = 0
+    kv: str | None = None
     ended: float = 0.0
     left: bool = False
     error: str | None = None
+    message: str | None = None
 
     @property
     def first(self) -> float | None:
@@ -41,37 +52,61 @@ class ClientResult:
         """Seconds between chunks."""
         return [b - a for a, b in zip(self.chunks, self.chunks[1:], strict=False)]
 
-
-@dataclass(frozen=True)
-class Target:
-    """A server, and its stats."""
-
-    url: str
-    key: str | None
-    stats: dict[str, Any]
+    @property
+    def per_token(self) -> float | None:
+        """Seconds per token after the first; None where there is no other."""
+        if self.tokens < 2 or not self.chunks:
+            return None
+        return (self.chunks[-1] - self.chunks[0]) / (self.tokens - 1)
 
     @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+    def whole(self) -> float:
+        """Seconds from sending to the end."""
+        return self.ended - self.sent
 
 
-def probe(url: str, key: str | None = None) -> Target:
-    """The server at this address. Raises ConnectionError where no Gossamer answers."""
-    url = url.rstrip("/").removesuffix("/v1")
-    try:
-        answer = httpx.get(
-            f"{url}/v1/gossamer/stats", headers=Target(url, key, {}).headers, timeout=30
-        )
-        answer.raise_for_status()
-        return Target(url, key, answer.json())
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise ConnectionError(f"{url}: no Gossamer server answers there: {error}") from None
+@dataclass
+class Exchange:
+    """A request, its body and what came back, with the time of each event.
+
+    Events are parsed after the run: what a client parses, others wait for.
+    """
+
+    request: ScheduledRequest
+    body: bytes
+    result: ClientResult = field(default_factory=lambda: ClientResult(0.0))
+    events: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def parsed(self) -> ClientResult:
+        result, texts, done = self.result, list[str](), False
+        for moment, event in self.events:
+            if event == DONE:
+                done = True
+            elif event.startswith(DATA):
+                self._add(json.loads(event.removeprefix(DATA)), moment, texts)
+        result.text = "".join(texts)
+        if not (done or result.left or result.error):
+            result.error = "the stream ended early"
+        return result
+
+    def _add(self, chunk: dict[str, Any], moment: float, texts: list[str]) -> None:
+        if "error" in chunk:
+            self.result.error = f"error {chunk['error'].get('code')}"
+            self.result.message = chunk["error"].get("message")
+        elif usage := chunk.get("usage"):
+            self.result.prompt_tokens = usage["prompt_tokens"]
+            self.result.tokens = usage["completion_tokens"]
+            self.result.cached = usage["prompt_tokens_details"]["cached_tokens"]
+            self.result.kv = chunk["gossamer"]["kv"]
+        elif text := chunk["choices"][0]["text"]:
+            self.result.chunks.append(moment)
+            texts.append(text)
 
 
 async def run(
     target: Target,
     scheduled: Sequence[ScheduledRequest],
-    concurrency: int,
+    concurrency: int | None = None,
     kv: str | None = None,
     start: float | None = None,
 ) -> list[ClientResult]:
@@ -79,78 +114,83 @@ async def run(
 
     start: by time.perf_counter(), what times are counted from; None for now.
     """
+    exchanges = [Exchange(each, _body(target, each, kv)) for each in scheduled]
     start = time.perf_counter() if start is None else start
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
-    slots = asyncio.Semaphore(concurrency)
-    async with httpx.AsyncClient(
-        base_url=target.url, headers=target.headers, timeout=TIMEOUT, limits=limits
-    ) as client:
+    slots = contextlib.nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+    wire = Wire(target, start)
 
-        async def one(each: ScheduledRequest) -> ClientResult:
-            await asyncio.sleep(max(0.0, each.at - (time.perf_counter() - start)))
-            async with slots:
-                return await _send(client, _body(target, each, kv), each, start)
+    async def one(each: Exchange) -> None:
+        await asyncio.sleep(max(0.0, each.request.at - (time.perf_counter() - start)))
+        async with slots:
+            await wire.exchange(each)
 
-        return await asyncio.gather(*(one(each) for each in scheduled))
+    await asyncio.gather(*(one(each) for each in exchanges))
+    return [each.parsed() for each in exchanges]
 
 
-def _body(target: Target, each: ScheduledRequest, kv: str | None) -> dict[str, Any]:
+def _body(target: Target, each: ScheduledRequest, kv: str | None) -> bytes:
     body: dict[str, Any] = {
         "model": target.stats["model"],
-        "prompt": list(each.ids),
+        "prompt": each.ids,
         "max_tokens": each.output,
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    return body if kv is None else body | {"kv": kv}
+    return json.dumps(body if kv is None else body | {"kv": kv}).encode()
 
 
-async def _send(
-    client: httpx.AsyncClient, body: dict[str, Any], each: ScheduledRequest, start: float
-) -> ClientResult:
-    result = ClientResult(time.perf_counter() - start)
-    try:
-        async with (
-            asyncio.timeout(each.patience),
-            client.stream("POST", "/v1/completions", json=body) as answer,
-        ):
-            if answer.status_code != 200:
-                await answer.aread()
-                result.error = f"status {answer.status_code}"
-            else:
-                await _read(answer, result, each.leave, start)
-    except TimeoutError:
-        result.left = True
-    except httpx.HTTPError as error:
-        result.error = type(error).__name__
-    result.ended = time.perf_counter() - start
-    return result
+class Wire:
+    """A connection per request, as users have who know nothing of each other."""
 
+    def __init__(self, target: Target, start: float) -> None:
+        self._url = httpcore.URL(f"{target.url}/v1/completions")
+        self._headers = [("Content-Type", "application/json"), *target.headers.items()]
+        self._backend, self._start = Backend(), start
+        # Of httpx, which also knows the certificates that the environment names.
+        self._tls = httpx.create_ssl_context() if self._url.scheme == b"https" else None
 
-async def _read(
-    answer: httpx.Response, result: ClientResult, leave: int | None, start: float
-) -> None:
-    """Until the end, or until it is time to leave."""
-    done = False
-    async for line in answer.aiter_lines():
-        if not line.startswith("data: "):
-            continue
-        done = line == "data: [DONE]"
-        if done:
-            break
-        chunk = json.loads(line.removeprefix("data: "))
-        if "error" in chunk:
-            result.error = f"error {chunk['error'].get('code')}"
-        elif chunk.get("usage"):
-            result.tokens = chunk["usage"]["completion_tokens"]
-            result.cached = chunk["usage"]["prompt_tokens_details"]["cached_tokens"]
-        elif chunk["choices"][0]["text"]:
-            result.chunks.append(time.perf_counter() - start)
-            result.text += chunk["choices"][0]["text"]
-        if leave is not None and len(result.chunks) >= leave:
-            result.left = True
+    async def exchange(self, each: Exchange) -> None:
+        result, patience = each.result, each.request.patience
+        result.sent = time.perf_counter() - self._start
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT if patience is None else patience),
+                httpcore.AsyncHTTPConnection(
+                    self._url.origin, self._tls, network_backend=self._backend
+                ) as connection,
+                connection.stream(
+                    "POST", self._url, headers=self._headers, content=each.body
+                ) as answer,
+            ):
+                await self._read(answer, each)
+        except TimeoutError:
+            result.left = patience is not None
+            result.error = None if result.left else f"no end after {TIMEOUT:.0f} s"
+        except FAILURES as error:
+            result.error, result.message = type(error).__name__, str(error)
+        result.ended = time.perf_counter() - self._start
+
+    async def _read(self, answer: httpcore.Response, each: Exchange) -> None:
+        """Until the end, or until it is time to leave."""
+        if answer.status != 200:
+            each.result.error = f"status {answer.status}"
+            each.result.message = _message(await answer.aread())
             return
-    if not done and result.error is None:
-        result.error = "the stream ended early"
+        rest, leave = b"", each.request.leave
+        async for part in answer.aiter_stream():
+            moment = time.perf_counter() - self._start
+            *events, rest = (rest + part).split(b"\n\n")
+            each.events += [(moment, event) for event in events]
+            if leave is not None and len(each.events) >= leave:
+                each.result.left = True
+                return
+
+
+def _message(body: bytes) -> str:
+    """What a refusal says: the message of OpenAI's JSON, or its text."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
