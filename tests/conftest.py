@@ -1,5 +1,6 @@
 """Without a GPU, Triton kernels run in Triton's interpreter; tests marked `gpu` are skipped."""
 
+import logging
 import os
 import random
 
@@ -33,3 +34,19 @@ def poisoned():
     assert torch.empty(3).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def said(caplog):
+    """What the log says of caches, as if the process had just begun: lines of a level."""
+    from gossamer.kv import announce  # noqa: PLC0415 - not before TRITON_INTERPRET is set
+
+    announce._warn.cache_clear()
+    caplog.set_level(logging.INFO, announce.log.name)
+
+    def lines(level):
+        found = (r for r in caplog.records if r.name == announce.log.name)
+        return [r.getMessage() for r in found if r.levelno == level]
+
+    yield lines
+    announce._warn.cache_clear()

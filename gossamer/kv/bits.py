@@ -68,10 +68,22 @@ def pick_kernel_pair(k: Errors, v: Errors, nbytes: float) -> tuple[Choice, Choic
     return min(fitting, key=lambda pair: pair[0].error + pair[1].error, default=None)
 
 
+def kernel_pairs(head_dim: int) -> tuple[tuple[Coded, Coded], ...]:
+    """KERNEL_PAIRS as layouts of K and V; none where the head dimension has no such kernels."""
+    if head_dim not in KERNEL_HEAD_DIMS:
+        return ()
+    groups = head_dim // GROUP_CHANNELS
+    rows = ([Profile(_widened(side, groups)) for side in pair] for pair in KERNEL_PAIRS)
+    return tuple((Coded(str(k), "row"), Coded(str(v), "row")) for k, v in rows)
+
+
+def _widened(eighths: str, groups: int) -> tuple[int, ...]:
+    return tuple(int(b) for b in eighths for _ in range(groups // len(eighths)))
+
+
 def _by_eighths(errors: Errors, eighths: str) -> Choice:
     table = errors["row"]
-    each = len(table[0]) // len(eighths)
-    bits = tuple(int(b) for b in eighths for _ in range(each))
+    bits = _widened(eighths, len(table[0]))
     error = sum(table[GROUP_BITS.index(b)][group] for group, b in enumerate(bits))
     return Choice(bits, "row", Profile(bits).line_bits + SCALE_BYTES, error)
 

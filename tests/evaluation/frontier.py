@@ -1,6 +1,7 @@
 """A search whose engine is known in advance: what every side costs is a formula."""
 
 from random import Random
+from statistics import fmean
 
 from gossamer.evaluation.frontier.candidates import Budget, Problem
 from gossamer.evaluation.frontier.measure import Conditions, Measuring
@@ -10,7 +11,9 @@ from gossamer.evaluation.perplexity import Perplexity
 from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Store
 from gossamer.kv import Dense, KVConfig, KVShape
+from gossamer.kv.layouts import Coded
 from gossamer.ops.kv_block import VALUE_BITS
+from gossamer.ops.kv_profile import parse_profile
 from tests.evaluation.fakes import FakeSubject
 
 SHAPE = KVShape(layers=2, query_heads=4, kv_heads=2, head_dim=64)
@@ -19,8 +22,11 @@ TEXT = " ".join(f"w{i * i % 97}" for i in range(CONTEXT * WINDOWS))
 
 
 def error_of(side, name="k"):
-    """Fewer bits and fewer entries are worse; calibrated ranks and bases are better."""
+    """Fewer bits and fewer entries are worse; calibrated ranks, bases and codes are better."""
     layout = side.layout
+    if isinstance(layout, Coded):
+        bits = fmean(parse_profile(layout.bits).bits)
+        return 0.02 * 4.0 ** (2 - bits) * (1.0 if name == "k" else 0.5)
     dense = isinstance(layout, Dense)
     bits = VALUE_BITS[layout.dtype if dense else layout.values]
     error = 4.0 ** (2 - bits) + (0.0 if dense else 0.4 * (1 - layout.keep / 64) ** 2)
@@ -50,7 +56,9 @@ class Costly(FakeSubject):
         return [[-2 - self.cost * noise.uniform(0.5, 1.5) for _ in w[1:]] for w in windows]
 
 
-def make_search(budget="25%", *, effort=None, store=None, calibrated=True, opened=Costly):
+def make_search(
+    budget="25%", *, effort=None, store=None, calibrated=True, coded=False, opened=Costly
+):
     """A search, and the specs that were opened for it."""
     specs = []
 
@@ -64,7 +72,7 @@ def make_search(budget="25%", *, effort=None, store=None, calibrated=True, opene
     )
     stages = Stages(shown=False)
     measuring = Measuring(text, conditions, open_one, store or Store(), stages)
-    problem = Problem(SHAPE, Budget.parse(budget, SHAPE, 8192), calibrated=calibrated)
+    problem = Problem(SHAPE, Budget.parse(budget, SHAPE, 8192), calibrated=calibrated, coded=coded)
     effort = effort or Effort(probe_tokens=CONTEXT)
     return Search(problem, effort, measuring, screen_by_formula), specs
 

@@ -1,13 +1,19 @@
 """Screening: errors of attention outputs, with the product's own blocks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gossamer.evaluation.frontier.candidates import Candidates, make_candidates
-from gossamer.evaluation.frontier.screening import LAYERS, QUERIES, chosen_layers, screen
+from gossamer.evaluation.frontier.command import has_codes
+from gossamer.evaluation.frontier.screening import LAYERS, chosen_layers, screen
+from gossamer.evaluation.frontier.view import QUERIES
 from gossamer.integrations.calibrating import calibrate
 from gossamer.integrations.transformers import load_model
-from gossamer.kv import Dense, KVConfig, Side, Sparse
+from gossamer.kv import BlockStore, Dense, KVConfig, Side, Sparse
+from gossamer.kv.layouts import Coded
+from gossamer.kv.policies import Ranking
 from gossamer.models import load_decoder, open_model
 from tests.models.tiny import causal_attend
 
@@ -43,17 +49,8 @@ def test_errors_are_those_of_attention(tiny):
     """Query by query, with what a sort keeps."""
     decoder, ids = tiny
     side = Side(Sparse(8))
-    seen = {}
-
-    def record(layer, q, k, v):
-        seen[layer] = (q, k, v)
-        return causal_attend(decoder.config.sliding)(layer, q, k, v)
-
-    positions = torch.arange(TOKENS)
-    with torch.inference_mode():
-        decoder.forward(torch.tensor(ids), positions, record)
     expected = {(sink, name): [] for sink in (0, 32) for name in "kv"}
-    for q, k, v in seen.values():
+    for q, k, v in recorded(decoder, ids).values():
         top = [x * (x.abs() >= x.abs().topk(8, -1).values[..., -1:]) for x in (k, v)]
         top = [x.half().float() for x in top]
         stored = {"k": (top[0], v), "v": (k, top[1])}
@@ -63,6 +60,19 @@ def test_errors_are_those_of_attention(tiny):
     for (sink, name), found in expected.items():
         mean = sum(found) / len(found)
         assert getattr(errors[sink], name)[side] == pytest.approx(mean, rel=1e-3)
+
+
+def recorded(decoder, ids):
+    """q, k and v of every layer."""
+    seen = {}
+
+    def record(layer, q, k, v):
+        seen[layer] = (q, k, v)
+        return causal_attend(decoder.config.sliding)(layer, q, k, v)
+
+    with torch.inference_mode():
+        decoder.forward(torch.tensor(ids), torch.arange(TOKENS), record)
+    return seen
 
 
 def reference(q, dense, stored, config):
@@ -101,6 +111,48 @@ def calibration(words, tiny):
     """Made of the tokens of `tiny`, by the product."""
     model, _ = load_model(words)
     return calibrate(model, torch.tensor(tiny[1]), context=TOKENS)
+
+
+def test_coded_rows_as_the_engine_stores_them(tiny, calibration):
+    """Query by query, with rows that are turned back: in a basis that is far from orthogonal, and
+    less a mean that far keys must not lack where near ones have it."""
+    decoder, ids = tiny
+    shift = torch.linspace(-2, 2, 32).expand_as(calibration.coded["k"].mean).contiguous()
+    coded = {**calibration.coded, "k": replace(calibration.coded["k"], mean=shift)}
+    known = replace(calibration, coded=coded)
+    side = Side(Coded("8x8+4x8+2x8+0x8", "row"))
+    expected = {(sink, name): [] for sink in (0, 32) for name in "kv"}
+    for layer, (q, k, v) in recorded(decoder, ids).items():
+        back = {name: turned_back(known, name, side, layer, x) for name, x in (("k", k), ("v", v))}
+        stored = {"k": (back["k"], v), "v": (k, back["v"])}
+        for (sink, name), found in expected.items():
+            found.append(reference(q, (k, v), stored[name], KVConfig(sink=sink)))
+    errors = screen(decoder, ids, both(side), known)
+    for (sink, name), found in expected.items():
+        mean = sum(found) / len(found)
+        assert getattr(errors[sink], name)[side] == pytest.approx(mean, rel=2e-3)
+
+
+def turned_back(calibration, name, side, layer, x):
+    """Rows of one layer through blocks of codes, packed with what they are worth; float64."""
+    basis, worth = calibration.basis(name, side), calibration.weights(name, side)
+    matrix = basis.matrix[layer].double()
+    mean = torch.zeros(()) if basis.mean is None else basis.mean[layer].double()
+    rows = torch.einsum("thd,hde->the", x.double() - mean, matrix).float()
+    store = BlockStore.allocate(side, TOKENS // 32, *rows.shape[1:])
+    store.write(rows, torch.arange(TOKENS), Ranking(worth[layer]))
+    stored = store.read(torch.arange(TOKENS), torch.float32).double()
+    return torch.einsum("the,hed->thd", stored, matrix.inverse()) + mean
+
+
+def test_a_calibration_that_knows_nothing_of_codes(tiny, calibration):
+    assert has_codes(calibration)
+    older = replace(calibration, coded={})
+    assert not has_codes(older)
+    assert not has_codes(None)
+    assert screen(*tiny, both(Side(Dense(), "pca")), older)[0].k[Side(Dense(), "pca")] < 1e-5
+    with pytest.raises(ValueError, match="no steps of coded rows"):
+        screen(*tiny, both(Side(Coded("4x32", "row"))), older)
 
 
 def test_all_layers_and_some():

@@ -14,7 +14,9 @@ from gossamer.evaluation.frontier.screening import Errors, kept_screening
 from gossamer.evaluation.frontier.search import Effort
 from gossamer.evaluation.progress import Stages
 from gossamer.evaluation.store import Point, Store
-from gossamer.kv import KVConfig, KVShape
+from gossamer.kv import KVConfig, KVShape, Side
+from gossamer.kv.bits import kernel_pairs
+from gossamer.kv.layouts import Coded
 from gossamer.kv.speed import DecodeSpeed, cuda_limits
 from tests.evaluation.frontier import CONTEXT, SHAPE, Costly, cost_of, make_search
 from tests.evaluation.frontier import screen_by_formula as formula
@@ -107,6 +109,53 @@ def test_heads_without_any_kernel():
     assert not problem.has_kernels
     found = problem.candidates()
     assert all(problem.allows(k, v) for k in found.k for v in found.v)
+
+
+def test_coded_rows_where_they_are_best():
+    """Only in pairs that have a kernel of their own, next to pairs without codes."""
+    search, _ = make_search(coded=True)
+    outcome = search.run()
+    pairs = {(row.config.k.layout, row.config.v.layout) for row in outcome.rows}
+    coded = {pair for pair in pairs if any(isinstance(layout, Coded) for layout in pair)}
+    assert coded
+    assert coded <= set(kernel_pairs(64))
+    best = outcome.recommended.config
+    assert (best.k.layout, best.v.layout) in coded
+    allowed = [KVConfig(Side(k), Side(v), sink=32) for k, v in kernel_pairs(64)]
+    fitting = [pair for pair in allowed if search.problem.budget.holds(pair, SHAPE)]
+    assert cost_of(best) <= min(cost_of(pair) for pair in fitting)
+
+
+@pytest.mark.parametrize("worse", ["k", "v"])
+def test_a_coded_side_is_judged_with_its_other_one(worse):
+    """4 bits on both sides: with one side that layouts of its size beat, the pair still counts."""
+    four = Coded("4x64", "row")
+
+    def screening(candidates):
+        errors = formula(candidates)
+        for found in errors.values():
+            found.k[Side(four)] = found.v[Side(four)] = 1e-6
+            getattr(found, worse)[Side(four)] = 4.5e-3
+        return errors
+
+    search, specs = make_search("30%", coded=True)
+    search.screening = screening
+    search.run()
+    assert any(spec.startswith("coded:4x64@row") for spec in specs)
+
+
+def test_coded_rows_that_are_not_finite_are_left_out():
+    search, specs = make_search(coded=True)
+
+    def screening(candidates):
+        errors = formula(candidates)
+        for found in errors.values():
+            found.k.update({s: nan for s in found.k if isinstance(s.layout, Coded)})
+        return errors
+
+    search.screening = screening
+    search.run()
+    assert not any("k=coded" in spec or spec.startswith("coded") for spec in specs)
 
 
 def test_the_column_of_speeds():

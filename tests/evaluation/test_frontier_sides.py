@@ -4,6 +4,7 @@ import pytest
 
 from gossamer.evaluation.frontier.candidates import (
     Budget,
+    Problem,
     make_candidates,
     sequence_bytes,
     share_at,
@@ -21,6 +22,8 @@ from gossamer.evaluation.frontier.prediction import (
 from gossamer.evaluation.pareto import front, near_front, spread
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import Dense, KVConfig, KVShape, Side, Sparse
+from gossamer.kv.bits import kernel_pairs
+from gossamer.kv.layouts import Coded
 from gossamer.kv.policies import POLICIES
 
 SHAPE = KVShape(layers=3, query_heads=8, kv_heads=4, head_dim=64)
@@ -117,6 +120,30 @@ def test_without_a_calibration_nothing_needs_one():
     assert not any(KVConfig(found.k[0], v).calibrated for v in found.v)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_coded_rows_are_those_with_kernels(head_dim):
+    shape = KVShape(layers=1, query_heads=4, kv_heads=1, head_dim=head_dim)
+    problem = Problem(shape, budget_of("60%", shape=shape), calibrated=True, coded=True)
+    found = problem.candidates()
+    coded = [[s for s in sides if isinstance(s.layout, Coded)] for sides in (found.k, found.v)]
+    names = [{str(s.layout) for s in sides} for sides in coded]
+    eighth = head_dim // 8
+    assert f"coded:8x{eighth}+4x{5 * eighth}+2x{2 * eighth}@row" in names[0]
+    assert f"coded:4x{2 * eighth}+3x{4 * eighth}+2x{2 * eighth}@row" in names[1]
+    allowed = {(k.layout, v.layout) for k in coded[0] for v in coded[1] if problem.allows(k, v)}
+    assert allowed == set(kernel_pairs(head_dim))
+    plain = Side(Dense("int4", "row"))
+    assert problem.allows(plain, plain)
+    assert not any(problem.allows(k, plain) for k in coded[0])
+    assert not any(problem.allows(plain, v) for v in coded[1])
+
+
+@pytest.mark.parametrize(("head_dim", "coded"), [(64, False), (96, True)])
+def test_no_coded_rows_without_steps_or_kernels(head_dim, coded):
+    found = make_candidates(head_dim, half="fp16", calibrated=True, coded=coded)
+    assert not any(isinstance(side.layout, Coded) for side in (*found.k, *found.v))
+
+
 def test_a_budget_leaves_out_what_cannot_fit():
     every = make_candidates(64, half="fp16", calibrated=False)
     budget = budget_of("25%")
@@ -204,8 +231,12 @@ def test_a_noisy_probe_counts_little():
     assert endless[b] == pytest.approx(0.04)
 
 
-def test_kinds_learn_from_their_own():
-    plain, turned = sides(8, 16, 24, 32), sides(8, 16, 24, 32, basis="pca")
+CODED = [Side(Coded(f"{bits}x64", "row")) for bits in (8, 4, 3, 2)]
+
+
+@pytest.mark.parametrize("turned", [sides(8, 16, 24, 32, basis="pca"), CODED])
+def test_kinds_learn_from_their_own(turned):
+    plain = sides(8, 16, 24, 32)
     errors = {s: 0.1 * (i + 1) for group in (plain, turned) for i, s in enumerate(group)}
     probes = {s: change(errors[s]) for s in plain[:3]}
     probes |= {s: change(errors[s] / 10) for s in turned[:3]}

@@ -9,7 +9,8 @@ from typing import Self
 
 from gossamer.engine.config import parse_bytes
 from gossamer.kv import Dense, KVConfig, KVShape, Side, Sparse
-from gossamer.kv.layouts import BASES, PLAIN, Layout
+from gossamer.kv.bits import kernel_pairs
+from gossamer.kv.layouts import BASES, PLAIN, Coded, Layout
 from gossamer.kv.policies import POLICIES
 from gossamer.kv.speed import cuda_limits
 from gossamer.ops.kv_block import BLOCK_TOKENS, CHUNK, valid_scales
@@ -82,12 +83,16 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked. half: the type of 16 bits that goes with the model (fp16, bf16)."""
+    """What is asked. half: the type of 16 bits that goes with the model (fp16, bf16).
+
+    calibrated, coded: whether there is a calibration, and whether it knows of coded rows.
+    """
 
     shape: KVShape
     budget: Budget
     half: str = "fp16"
     calibrated: bool = False
+    coded: bool = False
 
     def candidates(self) -> Candidates:
         """Raises ValueError for a budget that nothing fits."""
@@ -96,8 +101,12 @@ class Problem:
     def allows(self, k: Side, v: Side) -> bool:
         """Whether such a pair may be recommended: only with a tuned kernel on GPUs.
 
-        Where this head_dim has none at all, every pair may.
+        Where this head_dim has none at all, every pair may. Coded rows only as kernels of their own
+        have them: with anything else on the other side, they decode half as fast.
         """
+        either = isinstance(k.layout, Coded) or isinstance(v.layout, Coded)
+        if either and (k.layout, v.layout) not in kernel_pairs(self.shape.head_dim):
+            return False
         return not self.has_kernels or _tuned(k.layout, v.layout, self.shape, self.half)
 
     @cached_property
@@ -107,7 +116,9 @@ class Problem:
 
     @cached_property
     def _every(self) -> Candidates:
-        return make_candidates(self.shape.head_dim, half=self.half, calibrated=self.calibrated)
+        return make_candidates(
+            self.shape.head_dim, half=self.half, calibrated=self.calibrated, coded=self.coded
+        )
 
 
 @cache
@@ -124,8 +135,13 @@ def side_spec(side: Side) -> str:
     return f"{side.layout}{basis}{policy}"
 
 
-def make_candidates(head_dim: int, *, half: str, calibrated: bool) -> Candidates:
-    """half: the type of 16 bits that goes with the model. calibrated: bases and ranks too."""
+def make_candidates(
+    head_dim: int, *, half: str, calibrated: bool, coded: bool = False
+) -> Candidates:
+    """half: the type of 16 bits that goes with the model. calibrated: bases and ranks too.
+
+    coded: rows of codes too, those of kernel_pairs.
+    """
     bases = BASES if calibrated else (NONE,)
     ranks = [name for name, policy in POLICIES.items() if calibrated or not policy.statistic]
     k = [
@@ -135,6 +151,9 @@ def make_candidates(head_dim: int, *, half: str, calibrated: bool) -> Candidates
         for policy in (ranks if isinstance(layout, Sparse) else (MAGNITUDE,))
     ]
     v = [Side(layout, basis) for layout in _layouts(head_dim, half) for basis in bases]
+    codes = kernel_pairs(head_dim) if coded else ()
+    k += [Side(layout) for layout in {pair[0] for pair in codes}]
+    v += [Side(layout) for layout in {pair[1] for pair in codes}]
     return Candidates(_in_order(k, head_dim), _in_order(v, head_dim))
 
 

@@ -35,6 +35,7 @@ from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.suite import check_tasks
 from gossamer.evaluation.texts import existing_text
 from gossamer.kv import Calibration
+from gossamer.kv.bits import kernel_pairs
 from gossamer.kv.speed import decode_speed
 from gossamer.models import Source, load_decoder, open_model, source_fingerprint
 
@@ -63,7 +64,7 @@ class SearchOptions:
 
 def run(options: SearchOptions, *, as_markdown: bool) -> Outcome:
     """Search, print and write. Raises what `prepare` and `Search.run` raise."""
-    with Stages(shown=True) as stages, _quiet_engines():
+    with Stages(shown=True) as stages, _quiet_caches():
         search = prepare(options, stages)
         outcome = search.run()
         seconds = stages.seconds
@@ -82,9 +83,9 @@ def run(options: SearchOptions, *, as_markdown: bool) -> Outcome:
 
 
 @contextmanager
-def _quiet_engines() -> Iterator[None]:
+def _quiet_caches() -> Iterator[None]:
     """Probes have caches that nobody would use; of the others, the table says what is slow."""
-    log = logging.getLogger("gossamer.engine")
+    log = logging.getLogger("gossamer.kv")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -114,7 +115,7 @@ def prepare(options: SearchOptions, stages: Stages) -> Search:
     path = config.calibration or source.calibration
     calibration = None if path is None else _calibration(Path(path), source)
     half = "bf16" if dtype is torch.bfloat16 else "fp16"
-    problem = Problem(shape, budget, half, calibrated=calibration is not None)
+    problem = Problem(shape, budget, half, calibration is not None, has_codes(calibration))
     problem.candidates()
     text = _text(options, source.tokenizer(), config.max_model_len or source.config.max_positions)
     _check_outputs(options)
@@ -170,6 +171,11 @@ def _calibration(path: Path, source: Source) -> Calibration:
     return Calibration.load(path, source_fingerprint(source))
 
 
+def has_codes(calibration: Calibration | None) -> bool:
+    """Whether it knows how rows of K and V become codes."""
+    return calibration is not None and {"k", "v"} <= calibration.coded.keys()
+
+
 def _text(options: SearchOptions, tokenizer: Any, longest: int) -> Perplexity:
     path = existing_text(options.text, TEXT)
     if options.context < LEAST_CONTEXT:
@@ -197,12 +203,17 @@ def _check_outputs(options: SearchOptions) -> None:
 def _notes(options: SearchOptions, calibration: Calibration | None, text: Perplexity) -> list[str]:
     if calibration is None:
         return [
-            "without a calibration, bases and calibrated ranks were left out, which do better: "
-            f"make one by `gossamer calibrate {options.model} --text FILE -o FILE` and name it by "
-            "--calibration"
+            "without a calibration, bases, calibrated ranks and coded rows were left out, which do "
+            f"better: make one by `gossamer calibrate {options.model} --text FILE -o FILE` and "
+            "name it by --calibration"
         ]
+    notes = []
+    if not has_codes(calibration) and kernel_pairs(calibration.manifest.shape.head_dim):
+        notes.append(
+            "the calibration knows nothing of coded rows, which were left out: make it anew"
+        )
     if calibration.manifest.text_sha256 == hashlib.sha256(text.text.encode()).hexdigest():
-        return [
+        notes.append(
             "the calibration was made of this very text, and looks better than it is: take another"
-        ]
-    return []
+        )
+    return notes

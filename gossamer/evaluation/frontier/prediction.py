@@ -16,7 +16,7 @@ from statistics import fmean
 from gossamer.evaluation.frontier.candidates import REACH, Budget, Fits, share_at
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
-from gossamer.kv import Dense, KVConfig, KVShape, Side
+from gossamer.kv import KVConfig, KVShape, Side
 from gossamer.kv.config import DEFAULT_WINDOW
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -29,7 +29,7 @@ WIDER = (64, 128)  # windows
 
 def kind_of(side: Side) -> Hashable:
     """Sides whose errors can be compared with each other."""
-    return isinstance(side.layout, Dense), side.basis, side.policy
+    return type(side.layout), side.basis, side.policy
 
 
 @dataclass(frozen=True)

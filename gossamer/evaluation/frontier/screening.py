@@ -6,25 +6,24 @@ the square of the change in attention's outputs relative to theirs, the mean ove
 one without and one with a sink: the first tokens get much attention, and their keys stand out.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gossamer.evaluation.frontier.candidates import Candidates, side_spec
+from gossamer.evaluation.frontier.view import SINKS, Rows, View
 from gossamer.evaluation.store import Point, Store
 from gossamer.evaluation.tasks import Score
-from gossamer.kv import BlockStore, Calibration, KVConfig, Side, turn_q_and_k
+from gossamer.kv import Calibration, Side
+from gossamer.kv.bases import Basis
+from gossamer.kv.layouts import Coded
 from gossamer.kv.paged_cache import attend_masked
-from gossamer.kv.policies import POLICIES
 from gossamer.masks import Causal, Sliding
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
-QUERIES = 32  # spread over the window, in all heads
-SINKS = (0, BLOCK_TOKENS)
 LAYERS = 16  # at most, spread over the model; every other one of a model of 30 orders sides alike
 LEAST_TOKENS = 4 * BLOCK_TOKENS  # the first queries see dense blocks only
 TASK, KIND, EXAMPLE = "screening", "error", "errors"  # names in a results file
@@ -72,33 +71,34 @@ class Screen:
         mask = Sliding.causal(sliding - 1) if sliding else Causal()
         out = attend_masked(q, k, v, mask, scale)
         if layer in chosen_layers(self.decoder.config.layers):
-            self._look(layer, View.of(q, k, v, scale, sliding))
+            self._look(layer, View(q, k, v, scale, sliding))
             self._layers += 1
             self.on_layer()
         return out
 
-    def _look(self, layer: int, view: "View") -> None:
-        for name, sides, error in (
-            ("k", self.candidates.k, view.error_of_keys),
-            ("v", self.candidates.v, view.error_of_values),
+    def _look(self, layer: int, view: View) -> None:
+        for name, sides, rows_in in (
+            ("k", self.candidates.k, view.keys),
+            ("v", self.candidates.v, view.values),
         ):
+            turned: dict[Hashable, Rows] = {}
             for side in sides:
-                found = error(side, *self._calibrated(name, side, layer))
+                basis = side.layout if isinstance(side.layout, Coded) else side.basis
+                if basis not in turned:
+                    turned[basis] = rows_in(self._basis(name, side, layer))
+                found = turned[basis].errors(side, self._weights(name, side, layer))
                 for sink, value in zip(SINKS, found, strict=True):
                     key = (sink, name, side)
                     self._sums[key] = self._sums.get(key, 0.0) + value
 
-    def _calibrated(self, name: str, side: Side, layer: int) -> tuple[Tensor | None, Tensor | None]:
-        """Basis and rank weights of a side in a layer; None for none."""
-        if self.calibration is None:
-            return None, None
-        basis = self.calibration.k_basis if name == "k" else self.calibration.v_basis
-        weights = self.calibration.rank_weights(side) if name == "k" else None
-        device = self.decoder.device
-        return (
-            basis[layer].to(device) if side.basis == "pca" else None,
-            None if weights is None else weights[layer].to(device),
-        )
+    def _basis(self, name: str, side: Side, layer: int) -> Basis | None:
+        """Of one layer."""
+        basis = None if self.calibration is None else self.calibration.basis(name, side)
+        return None if basis is None else basis.part(slice(layer, layer + 1))
+
+    def _weights(self, name: str, side: Side, layer: int) -> Tensor | None:
+        weights = None if self.calibration is None else self.calibration.weights(name, side)
+        return None if weights is None else weights[layer].to(self.decoder.device)
 
     def errors(self) -> dict[int, Errors]:
         found = {sink: Errors({}, {}) for sink in SINKS}
@@ -113,84 +113,6 @@ def chosen_layers(layers: int) -> list[int]:
     if layers <= LAYERS:
         return list(range(layers))
     return sorted({round(i * (layers - 1) / (LAYERS - 1)) for i in range(LAYERS)})
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """Some queries of one layer and what they see, heads first, in float32.
-
-    q: [KV heads, queries, D], scaled, the query heads of a KV head one after the other. rows_k,
-    rows_v: [tokens, KV heads, D] as they are to be packed. scores: [KV heads, queries, tokens],
-    -inf where a query does not see a key. near: where it sees it dense, or not at all, for each of
-    SINKS. out: what attention gives.
-    """
-
-    q: Tensor
-    rows_k: Tensor
-    rows_v: Tensor
-    scores: Tensor
-    near: list[Tensor]
-    out: Tensor
-
-    @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, scale: float, sliding: int) -> "View":
-        tokens, kv_heads = k.shape[:2]
-        first = 2 * BLOCK_TOKENS  # the first token that sees a stored block
-        chosen = torch.linspace(first, tokens - 1, QUERIES, device=q.device).round().long()
-        groups = q.shape[1] // kv_heads
-        some = q[chosen].float() * scale  # [queries, heads, D]
-        some = some.unflatten(1, (kv_heads, groups)).permute(1, 2, 0, 3).flatten(1, 2)
-        at, key = chosen.repeat(groups)[:, None], torch.arange(tokens, device=q.device)
-        unseen = key > at
-        if sliding:
-            unseen |= key <= at - sliding
-        scores = some @ k.float().permute(1, 2, 0)
-        scores = scores.masked_fill(unseen, -math.inf)
-        out = scores.softmax(-1) @ v.float().transpose(0, 1)
-        near = [KVConfig(sink=sink).sees_dense(at, key) | unseen for sink in SINKS]
-        return cls(some, k, v, scores, near, out)
-
-    def error_of_keys(
-        self, side: Side, basis: Tensor | None, weights: Tensor | None
-    ) -> list[float]:
-        """With only K stored as `side`."""
-        q, rows = self.q, self.rows_k
-        if basis is not None:
-            # The queries of a KV head are one long sequence of a single head here.
-            q, turned = turn_q_and_k(q, rows.transpose(0, 1), basis)
-            rows = turned.transpose(0, 1)
-        stored = through_blocks(side, rows, weights)
-        far = q @ stored.permute(1, 2, 0)
-        mixed = (torch.where(near, self.scores, far) for near in self.near)
-        values = self.rows_v.float().transpose(0, 1)
-        return [self._relative(scores.softmax(-1) @ values - self.out) for scores in mixed]
-
-    def error_of_values(
-        self, side: Side, basis: Tensor | None, weights: Tensor | None
-    ) -> list[float]:
-        """With only V stored as `side`; in its basis, which leaves lengths as they are."""
-        rows = self.rows_v
-        if basis is not None:
-            rows = (rows.transpose(0, 1) @ basis.to(rows.dtype)).transpose(0, 1)
-        difference = through_blocks(side, rows, weights) - rows.float()
-        seen = self.scores.softmax(-1)
-        return [
-            self._relative(seen.masked_fill(near, 0.0) @ difference.transpose(0, 1))
-            for near in self.near
-        ]
-
-    def _relative(self, difference: Tensor) -> float:
-        return float(difference.square().sum() / self.out.square().sum().clamp_min(1e-30))
-
-
-def through_blocks(side: Side, rows: Tensor, weights: Tensor | None) -> Tensor:
-    """Rows [tokens, heads, D] after a round through blocks, float32."""
-    tokens, heads, head_dim = rows.shape
-    rows = rows.contiguous()
-    store = BlockStore.allocate(side, tokens // BLOCK_TOKENS, heads, head_dim, str(rows.device))
-    slots = torch.arange(tokens, device=rows.device)
-    store.write(rows, slots, POLICIES[side.policy].rank(rows, weights))
-    return store.read(slots, torch.float32)
 
 
 # ---- screening that a results file has -----------------------------------------------------------

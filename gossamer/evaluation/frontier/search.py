@@ -25,6 +25,7 @@ from gossamer.evaluation.pareto import near_front, spread
 from gossamer.evaluation.statistics import Change
 from gossamer.evaluation.tasks import at_least
 from gossamer.kv import Dense, KVConfig, Side
+from gossamer.kv.layouts import Coded
 from gossamer.kv.speed import DecodeSpeed
 
 SCREENING_FACTOR = 1.25**2  # errors are squares: sides within a quarter of the best go on
@@ -207,9 +208,20 @@ class Search:
         return sink, errors[sink]
 
     def _near(self, errors: dict[Side, float]) -> dict[Side, float]:
+        """Those worth a probe; coded ones all are, if they are finite.
+
+        A coded side has but one or two to go with, which may be better than it is itself; and the
+        others cannot go with it, so that it says nothing against them.
+        """
         head_dim = self.problem.shape.head_dim
-        points = {side: (float(side.block_bytes(head_dim)), e) for side, e in errors.items()}
-        return {side: errors[side] for side in near_front(points, SCREENING_FACTOR)}
+        coded = {s for s, e in errors.items() if isinstance(s.layout, Coded) and math.isfinite(e)}
+        points = {
+            side: (float(side.block_bytes(head_dim)), error)
+            for side, error in errors.items()
+            if not isinstance(side.layout, Coded)
+        }
+        kept = coded.union(near_front(points, SCREENING_FACTOR))
+        return {side: error for side, error in errors.items() if side in kept}
 
     # ---- measuring ------------------------------------------------------------------------
 

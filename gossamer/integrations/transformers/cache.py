@@ -15,6 +15,7 @@ from gossamer.integrations.transformers.ring import Ring
 from gossamer.integrations.transformers.rows import Rows, RowsStep
 from gossamer.integrations.transformers.support import check_dtype, supported_shape
 from gossamer.kv import Calibration, KVConfig, PagedCache
+from gossamer.kv.announce import measure_and_log
 from gossamer.kv.bases import turn
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.extras import import_extra
@@ -32,8 +33,10 @@ class SparseCache(Cache):  # type: ignore[misc]
     last token is in, and all of them for "dense".
 
     The model must use attn_implementation="gossamer", and rows are padded on the left. Memory is
-    allocated with the first tokens, and grows with them. A cache belongs to the model that used it
-    first. Raises TypeError or ValueError for a model, a spec or a calibration that does not fit.
+    allocated with the first tokens, and grows with them. With the first compressed block, the log
+    says how the cache decodes here, and warns of one that is slower than dense. A cache belongs to
+    the model that used it first. Raises TypeError or ValueError for a model, a spec or a
+    calibration that does not fit.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class SparseCache(Cache):  # type: ignore[misc]
     _v_basis: tuple[Tensor, Tensor] | None  # [layers, kv_heads, D, D], and its inverse
     _step: RowsStep | None
     _done: set[int]
+    _announced: bool
 
     # ---- what transformers asks ------------------------------------------------------------
 
@@ -187,6 +191,8 @@ class SparseCache(Cache):  # type: ignore[misc]
         if self._step is None:
             new = new_tokens(mask, columns, self.rows.lengths, self.rows.seen)
             self._step, self._done = self.rows.extend(columns, new), set()
+            if not self._announced:
+                self._announce(self.rows)
         elif layer in self._done:
             raise ValueError(
                 f"a forward pass ended before layer {self.shape.layers - 1} had its tokens; "
@@ -197,6 +203,12 @@ class SparseCache(Cache):  # type: ignore[misc]
         if len(self._done) == self.shape.layers:
             self._step = None  # the masks of a long prompt are large
         return step
+
+    def _announce(self, rows: Rows) -> None:
+        """Not before a block is compressed: shorter runs would only wait for the measurement."""
+        if rows.ring.stores.stored_blocks(max(rows.lengths)):
+            self._announced = True
+            measure_and_log(rows.ring.spec)
 
     def _check(self, k: Tensor, v: Tensor, layer: int) -> None:
         shape = self.shape
@@ -247,7 +259,7 @@ class SparseCache(Cache):  # type: ignore[misc]
         sketches = None if known is None else known.manifest.fingerprint.k_sketches
         self.owner = Owner(self.shape.layers, sketches)
         self.rows, self.layers = None, []
-        self._step, self._done = None, set()
+        self._step, self._done, self._announced = None, set(), False
 
     def crop(self, tokens: int) -> None:
         """Take back the last -tokens columns, or (tokens > 0) keep only the first `tokens`.

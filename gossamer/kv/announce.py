@@ -1,4 +1,4 @@
-"""What the log says of a cache when an engine starts: its bytes, its kernel, its speed."""
+"""What the log says of a cache that is going to be used: its bytes, its kernel, its speed."""
 
 import functools
 import logging
@@ -6,7 +6,7 @@ import logging
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.speed import DecodeSpeed, decode_speed
 
-log = logging.getLogger("gossamer.engine")
+log = logging.getLogger("gossamer.kv")
 
 LEAST_HEAD_DIM = 32  # of models that anybody waits for: toys are not measured
 
@@ -14,7 +14,7 @@ LEAST_HEAD_DIM = 32  # of models that anybody waits for: toys are not measured
 def measure_and_log(spec: CacheSpec) -> DecodeSpeed:
     """How this cache decodes here: one line, and a warning where dense would be faster.
 
-    The warning comes once per process for each cache, however many engines have it.
+    The warning comes once per process for each cache, however many engines or models have it.
     """
     real = spec.shape.head_dim >= LEAST_HEAD_DIM
     speed = decode_speed(spec.config, spec.shape, spec.dtype, spec.device, measure=real)
