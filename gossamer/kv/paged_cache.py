@@ -4,19 +4,19 @@ Whoever owns sequences (the engine's block manager, the cache of transformers) s
 which pages a forward pass reads and writes; a page knows nothing of requests.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.attention import PREPARED, PreparedMask, masked_attention
+from gossamer.attention import PreparedMask, masked_attention
+from gossamer.attention.varlen import is_one_call, varlen_attention
 from gossamer.kv.bases import QueryKeyTurn
 from gossamer.kv.cache_spec import CacheSpec
-from gossamer.kv.layouts import Coded, Side
-from gossamer.kv.policies import POLICIES, Ranking
-from gossamer.kv.rule import ChunkMask
+from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
+from gossamer.kv.layouts import Side
 from gossamer.kv.store import BlockStore
 from gossamer.masks import Mask
 from gossamer.ops import DenseWindow, decode_attention
@@ -25,51 +25,6 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 KV = tuple[Tensor, Tensor]
 NARROWEST = 32  # head_dim of masked_attention
 READ_TOKENS = 1 << 14  # unpacked at a time: of long contexts there is room for one copy
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeBatch:
-    """Sequences that compute one token each: page tables [N, pages] and lengths [N], int32."""
-
-    stored_table: Tensor
-    dense_table: Tensor
-    seq_lens: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """Several tokens of one sequence. tokens: which of the step they are.
-
-    past: (whether in dense pages, slots) of the keys from before, in the order of the mask.
-    """
-
-    tokens: slice
-    mask: ChunkMask
-    past: tuple[tuple[bool, Tensor], ...]
-    _prepared: dict[int, PreparedMask] = field(default_factory=dict)
-
-    def prepared(self, sliding: int, device: torch.device) -> PreparedMask:
-        """The mask of layers with this sliding window, prepared once for all of them."""
-        if sliding not in self._prepared:
-            mask = self.mask.sliding(sliding)
-            self._prepared[sliding] = PREPARED.get(mask, *self.mask.lengths, device)
-        return self._prepared[sliding]
-
-
-@dataclass(frozen=True, eq=False)
-class CacheStep:
-    """Everything that attention in one forward pass depends on; the same for all layers.
-
-    Tokens of `decode` come first, then those of the chunks. slots: int64, where each token's K and
-    V go in dense pages, -1 for nowhere. pack_tokens, pack_slots: tokens whose blocks are complete
-    and are seen compressed in this very step, and where they are stored.
-    """
-
-    slots: Tensor
-    decode: DecodeBatch | None
-    chunks: tuple[Chunk, ...] = ()
-    pack_tokens: Tensor | None = None
-    pack_slots: Tensor | None = None
 
 
 class Pools(NamedTuple):
@@ -140,6 +95,12 @@ class PagedCache:
             self.replace(**{name: larger})
 
     @property
+    def packs_chunks(self) -> bool:
+        """Whether causal chunks of several sequences are one kernel here; see PackedChunks."""
+        shape = (0, self.spec.shape.query_heads, self.spec.shape.head_dim)
+        return is_one_call(torch.empty(shape, dtype=self.spec.dtype, device=self.spec.device))
+
+    @property
     def nbytes(self) -> int:
         return sum(pool.numel() for pool in self.pools.values())
 
@@ -169,15 +130,8 @@ class PagedCache:
         k_weights: Tensor | None,
         v_weights: Tensor | None,
     ) -> None:
-        """Rows as their policies rank them, or as their codes are worth."""
-        config = self.spec.config
-        for store, side, rows, weights in (
-            (pools.k, config.k, k, k_weights),
-            (pools.v, config.v, v, v_weights),
-        ):
-            coded = isinstance(side.layout, Coded)
-            ranking = Ranking(weights) if coded else POLICIES[side.policy].rank(rows, weights)
-            store.write(rows, slots, ranking)
+        for store, rows, weights in ((pools.k, k, k_weights), (pools.v, v, v_weights)):
+            store.write(rows, slots, store.ranking(rows, weights))
 
     @torch.inference_mode()
     def randomise(self, generator: torch.Generator) -> None:
@@ -211,28 +165,54 @@ class PagedCache:
         q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; q and k from `turn`.
         sliding: how many tokens back the layer sees, 0 for all. Tokens of no sequence give zeros.
         """
-        if step.pack_tokens is not None and step.pack_slots is not None:
-            weights = (self.spec.k_weights, self.spec.v_weights)
-            of_layer = (None if x is None else x[layer] for x in weights)
-            rows = (k[step.pack_tokens], v[step.pack_tokens])
-            self._store(self._layers[layer], *rows, step.pack_slots, *of_layer)
-        if not step.chunks:
-            assert step.decode is not None, "a step has tokens"
-            self.write(layer, k, v, step.slots)
-            return self.decode(layer, q, step.decode, scale, sliding)
-        out, decodes = torch.zeros_like(q), 0
+        self._pack(layer, k, v, step)
+        # A page may hold what a chunk still sees of the past, so those are written last; not where
+        # no page is given away in a step: one write is less work for the host than two.
+        decodes = 0 if step.decode is None else len(step.decode.seq_lens)
+        at_once = not step.chunks and (step.packed is None or self.aliased)
+        first = len(q) if at_once else decodes
+        if first:
+            self.write(layer, k[:first], v[:first], step.slots[:first])
+        parts = self._attended(layer, q, k, v, step, scale, sliding)
+        if first < len(q):
+            self.write(layer, k[first:], v[first:], step.slots[first:])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _pack(self, layer: int, k: Tensor, v: Tensor, step: CacheStep) -> None:
+        """Blocks that are complete and seen compressed in this very step."""
+        if step.pack_tokens is None or step.pack_slots is None:
+            return
+        weights = (self.spec.k_weights, self.spec.v_weights)
+        of_layer = (None if x is None else x[layer] for x in weights)
+        rows = (k[step.pack_tokens], v[step.pack_tokens])
+        self._store(self._layers[layer], *rows, step.pack_slots, *of_layer)
+
+    def _attended(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        step: CacheStep,
+        scale: float,
+        sliding: int,
+    ) -> list[Tensor]:
+        """Of single tokens, of packed chunks, of the others, in the order of the tokens."""
+        parts: list[Tensor] = []
         if step.decode is not None:
-            decodes = len(step.decode.seq_lens)
-            self.write(layer, k[:decodes], v[:decodes], step.slots[:decodes])
-            out[:decodes] = self.decode(layer, q[:decodes], step.decode, scale, sliding)
+            queries = q[: len(step.decode.seq_lens)]
+            parts.append(self.decode(layer, queries, step.decode, scale, sliding))
+        if step.packed is not None:
+            part, segments = step.packed.tokens, step.packed.segments
+            keys = self._packed_keys(layer, step.packed, k[part], v[part])
+            out = varlen_attention(q[part], *keys, segments, scale=scale, sliding=sliding)
+            parts.append(out)
         for chunk in step.chunks:
             part = chunk.tokens
             mask = chunk.prepared(sliding, q.device)
             keys = self._keys(layer, chunk, k[part], v[part])
-            out[part] = attend_masked(q[part], *keys, mask, scale)
-        # Last: a page may hold what a chunk still saw of the past.
-        self.write(layer, k[decodes:], v[decodes:], step.slots[decodes:])
-        return out
+            parts.append(attend_masked(q[part], *keys, mask, scale))
+        return parts
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Rows into dense pages."""
@@ -255,6 +235,17 @@ class PagedCache:
             sliding=sliding,
         )
         return out
+
+    def _packed_keys(self, layer: int, chunks: PackedChunks, k: Tensor, v: Tensor) -> KV:
+        """The keys of all packed chunks: those from before, out of their pages, and their own."""
+        if chunks.past is None:
+            return k, v
+        pools, total = self._layers[layer], sum(chunks.segments.kv_lens)
+        keys, values = (x.new_empty(total, *x.shape[1:]) for x in (k, v))
+        for out, own, store in ((keys, k, pools.dense_k), (values, v, pools.dense_v)):
+            out[chunks.past_at] = store.read(chunks.past, self.spec.dtype)
+            out[chunks.own_at] = own
+        return keys, values
 
     def _keys(self, layer: int, chunk: Chunk, k: Tensor, v: Tensor) -> KV:
         """The keys of a chunk's mask: those from before, out of their pages, and its own."""

@@ -120,6 +120,11 @@ class ChunkMask(Mask):
         return range(min(self.rule.sink * BLOCK_TOKENS, stored), stored)
 
     @property
+    def causal(self) -> bool:
+        """Whether each query sees all keys up to its own place, and all of them dense."""
+        return self.edge == 0 and not len(self.far) and self.within == Causal()
+
+    @property
     def past(self) -> tuple[range, range]:
         """Positions of the near keys from before the chunk: sinks, and the window."""
         return range(self.sinks), range(self.edge, self.start)

@@ -17,9 +17,10 @@ from gossamer import native
 from gossamer.bench.timing import time_calls
 from gossamer.kernels.arguments import DecodeArguments
 from gossamer.kv.cache_spec import CacheSpec
+from gossamer.kv.cache_step import DecodeBatch
 from gossamer.kv.config import KVConfig
 from gossamer.kv.layouts import PLAIN, Side
-from gossamer.kv.paged_cache import DecodeBatch, PagedCache
+from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
 from gossamer.kv.shape import KVShape
 from gossamer.ops import OPS

@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gossamer.kv.layouts import Side
-from gossamer.kv.policies import Ranking
+from gossamer.kv.layouts import Coded, Side
+from gossamer.kv.policies import POLICIES, Ranking
 from gossamer.ops import kv_pack, kv_unpack
 from gossamer.ops.kv_block import BlockFormat
 
@@ -49,6 +49,15 @@ class BlockStore:
     def merged(self) -> "BlockStore":
         """A view in which the heads of all layers are those of one."""
         return replace(self, blocks=self.blocks.flatten(1, 2))
+
+    def ranking(self, rows: Tensor, weights: Tensor | None) -> Ranking:
+        """What rows are packed by: as the policy ranks them, or as their codes are worth.
+
+        weights: [heads, D], see Calibration.weights.
+        """
+        if isinstance(self.side.layout, Coded):
+            return Ranking(weights)
+        return POLICIES[self.side.policy].rank(rows, weights)
 
     def write(self, x: Tensor, slots: Tensor, ranking: Ranking = MAGNITUDE) -> None:
         """Pack rows x [N, heads, head_dim] into slots [N]; see `kv_pack` for both."""

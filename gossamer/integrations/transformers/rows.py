@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gossamer.integrations.transformers.pages import PageTable
 from gossamer.integrations.transformers.ring import Ring
-from gossamer.kv.paged_cache import CacheStep, Chunk, DecodeBatch, slots_of
+from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch
+from gossamer.kv.paged_cache import slots_of
 from gossamer.kv.pages import NO_PAGE
 from gossamer.kv.rule import ChunkMask
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -124,7 +125,7 @@ class Rows:
             slots[tokens] = self._kept(row, start, end)
         whole = [block * BLOCK_TOKENS >= self.lengths[row] for row, block, _ in stored]
         earlier = [move for move, own in zip(stored, whole, strict=True) if not own]
-        step = CacheStep(slots.to(self.device), None, tuple(chunks))
+        step = CacheStep(slots.to(self.device), None, chunks=tuple(chunks))
         if any(whole):
             packed = [
                 (firsts[row] + block * BLOCK_TOKENS, page)
