@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from gossamer.engine.announce import measure_and_log
 from gossamer.engine.cache_size import CacheSize, cache_size
 from gossamer.engine.config import EngineConfig, parse_bytes
 from gossamer.engine.runner import ModelRunner
+from gossamer.engine.warm_up import warm_up
 from gossamer.kv import Calibration, KVConfig
+from gossamer.kv.announce import measure_and_log
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
@@ -78,6 +79,8 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     runner = ModelRunner(
         decoder, cache, config.max_num_seqs, max_model_len, eager=config.enforce_eager
     )
+    if runner.graphs is not None:
+        warm_up(runner, config.max_num_seqs, config.max_num_batched_tokens)
     root = _root(source, kv, dtype, calibration)
     return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner, speed)
 

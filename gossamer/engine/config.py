@@ -29,7 +29,9 @@ class EngineConfig:
     CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a file made by
     `gossamer calibrate`, for bases and weighted ranks. enforce_eager: no CUDA graphs. prompt_mask:
     one of gossamer.masks, for sparse prefill: what tokens of a prompt see of those before them;
-    tokens after the prompt see all. Prompts then share no prefixes.
+    tokens after the prompt see all. Prompts then share no prefixes. async_scheduling: prepare a
+    step while the device computes the one before; outputs are the same. None for where that pays:
+    on one GPU (a CPU computes in the thread that would prepare, and ranks wait for each other).
     """
 
     model: str | PathLike[str] | Source
@@ -47,6 +49,7 @@ class EngineConfig:
     prefix_caching: bool = True
     random_weights: bool = False
     prompt_mask: Mask | None = None
+    async_scheduling: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "tensor_parallel_size"):
@@ -67,6 +70,15 @@ class EngineConfig:
             raise TypeError(f"prompt_mask is {kind}; must be a gossamer.masks.Mask, or None")
         if self.tensor_parallel_size > 1 and not isinstance(self.model, str | PathLike):
             raise ValueError("model is open already; must be a name or a path for several ranks")
+        if self.async_scheduling not in (None, False, True):
+            raise ValueError(
+                f"async_scheduling is {self.async_scheduling!r}; must be True, False or None"
+            )
+        if self.async_scheduling and self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"async_scheduling is True with tensor_parallel_size {self.tensor_parallel_size}; "
+                "must be None or False for several ranks"
+            )
 
     def source(self) -> Source:
         """The model, opened. Raises what `open_model` raises."""
@@ -88,6 +100,12 @@ class EngineConfig:
         if str(device) == "cuda":  # without a number
             device = torch.device("cuda", torch.cuda.current_device())
         return device
+
+    def overlaps(self, device: torch.device) -> bool:
+        """Whether scheduling is asynchronous."""
+        if self.async_scheduling is None:
+            return device.type == "cuda" and self.tensor_parallel_size == 1
+        return self.async_scheduling
 
     def resolved_dtype(self, device: torch.device, checkpoint: str | None) -> torch.dtype:
         """The type to compute in; `checkpoint` is what the weights are kept in, if known."""

@@ -14,10 +14,11 @@ from gossamer.engine.config import EngineConfig
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.request import Completion, Request
 from gossamer.engine.runner import Executor
-from gossamer.engine.sampler import sample
+from gossamer.engine.sampler import Choice, choose
 from gossamer.engine.sampling_params import SamplingParams
 from gossamer.engine.scheduler import Schedule, Scheduler
-from gossamer.engine.sequence import Sequence
+from gossamer.engine.sequence import Sequence, Status
+from gossamer.engine.transfer import ints
 from gossamer.kv import KVConfig
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -37,6 +38,14 @@ class PromptTooLongError(ValueError):
     """A prompt that leaves no room for an output in the context."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Flight:
+    """What a step sampled, not read yet."""
+
+    completions: list[Completion]
+    choice: Choice
+
+
 class Engine:
     """Continuous batching over one executor. Not for several threads at once."""
 
@@ -50,6 +59,10 @@ class Engine:
         )
         self.scheduler = Scheduler(self.manager, config.max_num_seqs, config.max_num_batched_tokens)
         self.requests: dict[str, Request] = {}
+        self.asynchronous = config.overlaps(built.device)
+        self._completions: dict[Sequence, Completion] = {}  # that are not finished
+        self._flight: _Flight | None = None
+        self._deltas: list[Delta] = []  # of steps that nobody was told of yet
         self._numbers = itertools.count()
 
     # ---- requests -----------------------------------------------------------------------
@@ -79,9 +92,11 @@ class Engine:
         for index in range(params.n):
             # Without a seed of its own, what a request samples depends on when it came, no more.
             base = (self.config.seed, number) if params.seed is None else (params.seed,)
-            seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index))
+            room = self.built.max_model_len - len(ids)
+            limit = room if params.max_tokens is None else min(room, params.max_tokens)
+            seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index), limit)
             eos = self.built.source.config.eos_ids
-            request.start(seq, self.tokenizer, eos, self.built.max_model_len)
+            self._completions[seq] = request.start(seq, self.tokenizer, eos)
             self.scheduler.add(seq)
         self.requests[request_id] = request
         return request_id
@@ -111,44 +126,81 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything left to do."""
-        return len(self.scheduler) > 0
+        return len(self.scheduler) > 0 or len(self._deltas) > 0
 
     # ---- steps --------------------------------------------------------------------------
 
     def step(self) -> list[Delta]:
-        """Compute one batch; what it added to outputs. Nothing when there is nothing to do.
+        """Compute one batch; what it, or the one before it, added to outputs.
+
+        With asynchronous scheduling a batch is scheduled and sent to the executor before the tokens
+        of the one before it are known here: they are read while the device computes.
 
         An error of the executor is raised after the requests of this step have been ended with it,
         so that nothing leaks and others can go on if the executor can.
         """
         schedule = self.scheduler.schedule()
-        if schedule is None:
-            return []
-        sampling = [chunk for chunk in schedule.chunks if chunk.samples]
-        completions = [self.requests[c.seq.request_id].running[c.seq] for c in sampling]
+        if schedule is not None:
+            try:
+                logits = self._score(schedule, self.executor.run(schedule.input))
+                self.scheduler.advance(schedule)
+                self._land()
+                self._flight = self._sample(schedule, logits)
+            except BaseException as error:
+                self._fail(schedule, error)
+                raise
+            self.scheduler.commit(schedule)
+            self._count(schedule)
+        if schedule is None or not self.asynchronous:
+            self._land()
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _sample(self, schedule: Schedule, logits: Tensor) -> _Flight | None:
+        """Choose the next tokens of those that go on; they stay on the device for now."""
+        sampling = schedule.sampling
+        going = [i for i, seq in enumerate(sampling) if seq.status is Status.RUNNING]
+        if not going:
+            return None
+        if len(going) < len(sampling):
+            sampling = [sampling[i] for i in going]
+            logits = logits[ints(going, logits.device)]
+        completions = [self._completions[seq] for seq in sampling]
+        choice = choose(logits, [completion.row for completion in completions])
+        if self.asynchronous:
+            self.executor.keep([seq.row for seq in sampling], choice.tokens)
+        return _Flight(completions, choice)
+
+    def _land(self) -> None:
+        """The tokens of the step on its way become outputs; who was aborted meanwhile gets none."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
         try:
-            logits = self._score(schedule, self.executor.run(schedule.input))
-            sampled = sample(logits, [completion.row for completion in completions])
+            sampled = flight.choice.read()
         except BaseException as error:
-            self._fail(schedule, error)
+            self._end_all([completion.seq for completion in flight.completions], error)
             raise
-        self.scheduler.commit(schedule)
-        self._count(schedule, len(completions))
-        deltas = [c.take(token) for c, token in zip(completions, sampled, strict=True)]
-        for completion, delta in zip(completions, deltas, strict=True):
+        for completion, token in zip(flight.completions, sampled, strict=True):
+            seq = completion.seq
+            if seq.status is Status.FINISHED:
+                continue
+            seq.pending -= 1
+            self.stats.output_tokens += 1
+            delta = completion.take(token)
+            self._deltas.append(delta)
             if delta.finish_reason is not None:
                 self._end(completion, delta)
-        return deltas
 
     def _score(self, schedule: Schedule, logits: Tensor) -> Tensor:
         """Prompt tokens get their log probabilities; returns the logits to sample from."""
-        if not any(span.score for span in schedule.input.spans):
+        if not any(span.score for span in schedule.input.chunks):
             return logits
-        last, row = [], 0
-        for chunk, span in zip(schedule.chunks, schedule.input.spans, strict=True):
+        last = list(range(sum(schedule.input.decodes.samples)))
+        row = len(last)
+        for chunk, span in zip(schedule.chunks, schedule.input.chunks, strict=True):
             if span.score:
-                completion = self.requests[chunk.seq.request_id].running[chunk.seq]
-                completion.score(chunk.start, logits[row : row + span.logits])
+                self._completions[chunk.seq].score(chunk.start, logits[row : row + span.logits])
             row += span.logits
             if span.sample:
                 last.append(row - 1)
@@ -160,21 +212,29 @@ class Engine:
         request = self.requests[seq.request_id]
         if seq.index == 0:
             request.output.cached_tokens = seq.cached
-        del request.running[seq]
+        del request.running[seq], self._completions[seq]
         if not request.running:
             del self.requests[seq.request_id]
         return delta
 
     def _fail(self, schedule: Schedule, error: BaseException) -> None:
         self.scheduler.cancel(schedule)
-        message = f"{type(error).__name__}: {error}"
-        for chunk in schedule.chunks:
-            completion = self.requests[chunk.seq.request_id].running[chunk.seq]
-            self._end(completion, completion.end("error", error=message))
+        try:
+            self._land()  # the step before went well, unless the device is gone
+        finally:
+            self._end_all(schedule.sequences, error)
+        # Who ended with the error learns that, and nothing of the step before.
+        self._deltas = [d for d in self._deltas if d.output.finish_reason != "error"]
 
-    def _count(self, schedule: Schedule, sampled: int) -> None:
+    def _end_all(self, sequences: list[Sequence], error: BaseException) -> None:
+        message = f"{type(error).__name__}: {error}"
+        for seq in sequences:
+            if seq.status is not Status.FINISHED:
+                completion = self._completions[seq]
+                self._end(completion, completion.end("error", error=message))
+
+    def _count(self, schedule: Schedule) -> None:
         self.stats.steps += 1
-        self.stats.output_tokens += sampled
         self.stats.prompt_tokens += sum(len(c) for c in schedule.chunks if len(c) > 1)
         self.stats.cached_tokens = self.scheduler.cached_tokens
         self.stats.preemptions = self.scheduler.preemptions
@@ -202,6 +262,7 @@ class Engine:
         """Abort what is running and end the executor's processes."""
         for request_id in list(self.requests):
             self.abort(request_id)
+        self._flight, self._deltas = None, []
         self.executor.close()
 
 

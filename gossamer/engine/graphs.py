@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs: one per batch size, captured when it is first needed."""
+"""Decode steps as CUDA graphs: one per batch size, captured at the start; see warm_up.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,27 +39,28 @@ class DecodeGraphs:
         numbers = torch.tensor(
             [ids + [0] * rest, positions + [0] * rest, rows + [self._padding] * rest]
         ).pin_memory()
-        if size not in self._graphs:
-            self._graphs[size] = self._capture(numbers.to(self._device))
+        if size not in self._graphs:  # more than there are at most: a direct user of the runner
+            self.capture(size)
         captured = self._graphs[size]
         captured.numbers.copy_(numbers, non_blocking=True)
         captured.graph.replay()
         return captured.output[: len(ids)]
 
-    def _capture(self, numbers: Tensor) -> _Graph:
-        """Of a batch as large as `numbers`. The warm-ups compute that batch, which does no harm:
-        the replay writes the same K and V to the same places."""
+    def capture(self, size: int) -> None:
+        """A batch of padding, which writes to no page, of one of captured_sizes()."""
+        padding = [[0] * size, [0] * size, [self._padding] * size]
+        numbers = torch.tensor(padding, device=self._device)
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), torch.inference_mode():
             for _ in range(WARM_UPS):
                 self._forward(numbers)
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.inference_mode(), torch.cuda.graph(graph, pool=self._pool):
             output = self._forward(numbers)
         self._pool = self._pool or graph.pool()
-        return _Graph(graph, numbers, output)
+        self._graphs[size] = _Graph(graph, numbers, output)
 
 
 def captured_size(batch: int) -> int:
@@ -68,3 +69,8 @@ def captured_size(batch: int) -> int:
         return 1 << (batch - 1).bit_length()
     step = 8 if batch <= 64 else 32
     return -(-batch // step) * step
+
+
+def captured_sizes(most: int) -> list[int]:
+    """Those that batches of up to `most` need, ascending."""
+    return sorted({captured_size(batch) for batch in range(1, most + 1)})

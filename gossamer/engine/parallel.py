@@ -82,6 +82,10 @@ class ParallelExecutor:
         assert logits is not None, "rank 0 has logits"
         return logits
 
+    def keep(self, rows: list[int], tokens: Tensor) -> None:
+        """Other ranks would not know: EngineConfig refuses asynchronous scheduling."""
+        raise NotImplementedError("tensor parallelism has no asynchronous scheduling")
+
     def close(self) -> None:
         """End the workers and the group; can be called twice."""
         self._end()

@@ -29,7 +29,6 @@ class Completion:
     output: CompletionOutput
     request: RequestOutput
     detokenizer: Detokenizer | None
-    limit: int  # output tokens
     eos_ids: tuple[int, ...] = ()
 
     def score(self, start: int, logits: Tensor) -> None:
@@ -61,7 +60,7 @@ class Completion:
         output.text += text
         if self.detokenizer is not None and self.detokenizer.stopped is not None:
             return self.end("stop", [token], text, stop_reason=self.detokenizer.stopped)
-        if len(output.token_ids) >= self.limit:
+        if len(output.token_ids) >= self.seq.limit:
             return self.end("length", [token], text)
         return Delta(self.request, output.index, text, [token])
 
@@ -93,21 +92,21 @@ class Request:
     running: dict[Sequence, Completion] = field(default_factory=dict)
 
     def start(
-        self, seq: Sequence, tokenizer: Tokenizer | None, eos_ids: tuple[int, ...], longest: int
-    ) -> None:
-        """Add the next of the n completions; `longest` counts prompt and output tokens."""
+        self, seq: Sequence, tokenizer: Tokenizer | None, eos_ids: tuple[int, ...]
+    ) -> Completion:
+        """Add the next of the n completions."""
         params = seq.params
         eos = () if params.ignore_eos else eos_ids
-        room = longest - len(seq.prompt_ids)
         logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         output = CompletionOutput(seq.index, logprobs=logprobs)
         self.output.outputs.append(output)
-        self.running[seq] = Completion(
+        completion = Completion(
             seq,
             SamplingRow(params, seq.seed, seq.prompt_ids, seq.output_ids, eos),
             output,
             self.output,
             None if tokenizer is None else Detokenizer(tokenizer, params, seq.prompt_ids),
-            room if params.max_tokens is None else min(room, params.max_tokens),
             eos,
         )
+        self.running[seq] = completion
+        return completion

@@ -1,26 +1,34 @@
 """Runs the model for one step: page tables on the device, what attention reads, CUDA graphs."""
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from gossamer.attention.varlen import Segments
 from gossamer.engine.graphs import DecodeGraphs
-from gossamer.engine.step import Span, StepInput
+from gossamer.engine.step import PENDING, Span, StepInput
 from gossamer.engine.transfer import ints
-from gossamer.kv.paged_cache import CacheStep, Chunk, DecodeBatch, PagedCache, slots_of
+from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
+from gossamer.kv.paged_cache import PagedCache, slots_of
 from gossamer.kv.pages import NO_PAGE
+from gossamer.kv.rule import ChunkMask
 from gossamer.models import Decoder
 from gossamer.ops.kv_block import BLOCK_TOKENS
+
+# Longest chunk that shares a call with others. One call per chunk and layer costs the host more
+# than the kernel takes for short ones; long ones have kernels that are faster (cuDNN's).
+MOST_PACKED = 2048
 
 
 class ModelRunner:
     """One rank's model and cache.
 
     Page tables live on the device, a row per running sequence and one of NO_PAGE for padding; a
-    step only sends what changes in them.
+    step only sends what changes in them. latest: the token that was sampled last, by row, for steps
+    that are on their way before the host knows it.
     """
 
     def __init__(
@@ -33,12 +41,14 @@ class ModelRunner:
     ) -> None:
         self.decoder, self.cache = decoder, cache
         self.device = torch.device(decoder.device)
+        self.max_model_len = max_model_len
         pages = -(-max_model_len // BLOCK_TOKENS)
         self.padding_row = max_num_seqs
         self.stored_table, self.dense_table = (
             torch.full((max_num_seqs + 1, pages), NO_PAGE, dtype=torch.int32, device=self.device)
             for _ in range(2)
         )
+        self.latest = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=self.device)
         self.near_table = self.stored_table if cache.rule.plain else self.dense_table
         self.graphs: DecodeGraphs | None = None
         if self.device.type == "cuda" and not eager:
@@ -52,23 +62,26 @@ class ModelRunner:
         if step.moves.compress:
             dense, stored = self._numbers(step.moves.compress).T
             self.cache.compress(slots_of(dense), slots_of(stored))
-        positions = [p for span in step.spans for p in range(span.start, span.end)]
-        rows = [span.row for span in step.spans for _ in range(len(span))]
-        if self.graphs is not None and step.decodes == len(step.spans):
-            out = self.graphs.run(step.ids, positions, rows)
+        if self.graphs is not None and not step.chunks:
+            out = self.graphs.run(step.ids, step.decodes.positions, step.decodes.rows)
             return self._wanted(out, step) if self._has_head else None
-        ids, at, lines = self._numbers([step.ids, positions, rows])
-        hidden = self.forward(ids, at, self._cache_step(step, at, lines))
+        ids, at, rows = self._numbers([step.ids, step.positions, step.rows])
+        hidden = self.forward(self._known(ids, rows), at, self._cache_step(step, at, rows))
         if not self._has_head:
             return None
         return self.decoder.logits(self._wanted(hidden, step))
 
+    def keep(self, rows: list[int], tokens: Tensor) -> None:
+        """Remember what was sampled for these rows: int64, negative where nothing was."""
+        self.latest[self._numbers(rows)] = tokens.clamp(min=0)
+
+    def _known(self, ids: Tensor, rows: Tensor) -> Tensor:
+        return torch.where(ids == PENDING, self.latest[rows], ids)
+
     def _wanted(self, rows: Tensor, step: StepInput) -> Tensor:
         """Those rows of all tokens [tokens, ...] after which logits are wanted."""
-        ends = accumulate(len(span) for span in step.spans)
-        each = (range(e - span.logits, e) for e, span in zip(ends, step.spans, strict=True))
-        wanted = [row for some in each for row in some]
-        return rows if len(wanted) == len(rows) else rows[self._numbers(wanted)]
+        wanted = step.wanted
+        return rows if wanted is None else rows[self._numbers(wanted)]
 
     def close(self) -> None:
         """Forget the graphs: they refer to this runner, and would keep its memory."""
@@ -83,7 +96,7 @@ class ModelRunner:
         """What is captured: ids, positions and rows [3, batch] to logits."""
         ids, positions, rows = numbers
         step = self.decode_step(positions, rows, self.stored_table.shape[1])
-        hidden = self.forward(ids, positions, step)
+        hidden = self.forward(self._known(ids, rows), positions, step)
         return self.decoder.logits(hidden) if self._has_head else hidden
 
     def forward(self, ids: Tensor, positions: Tensor, step: CacheStep) -> Tensor:
@@ -108,17 +121,18 @@ class ModelRunner:
         return CacheStep(self._slots(positions, rows), DecodeBatch(stored, dense, seq_lens))
 
     def _cache_step(self, step: StepInput, positions: Tensor, rows: Tensor) -> CacheStep:
-        decodes = step.decodes
+        decodes = len(step.decodes)
         slots, decode = self._slots(positions, rows), None
         if decodes:
-            width = max(span.start for span in step.spans[:decodes]) // BLOCK_TOKENS + 1
+            width = max(step.decodes.positions) // BLOCK_TOKENS + 1
             decode = self.decode_step(positions[:decodes], rows[:decodes], width).decode
-        firsts, chunks, token = {}, [], decodes
-        for span in step.spans[decodes:]:
-            chunks.append(self._chunk(span, slice(token, token + len(span))))
+        firsts, chunks, token, packed = {}, [], decodes, self._packed(step)
+        for span in step.chunks:
+            if packed is None or token >= packed.tokens.stop:
+                chunks.append(self._chunk(span, slice(token, token + len(span))))
             firsts[span.row] = token - span.start
             token += len(span)
-        cache_step = CacheStep(slots, decode, tuple(chunks))
+        cache_step = CacheStep(slots, decode, packed, tuple(chunks))
         if not step.moves.pack:
             return cache_step
         starts = [firsts[row] + block * BLOCK_TOKENS for row, block, _ in step.moves.pack]
@@ -134,11 +148,36 @@ class ModelRunner:
         pages = self.near_table[rows, positions // BLOCK_TOKENS].long()
         return torch.where(pages < 0, NO_PAGE, pages * BLOCK_TOKENS + positions % BLOCK_TOKENS)
 
-    def _chunk(self, span: Span, tokens: slice) -> Chunk:
+    def _mask(self, span: Span) -> ChunkMask:
         rule = self.cache.rule
         if span.whole_prompt:
             rule = replace(rule, plain=True)
-        mask = rule.chunk(span.start, span.end, span.prompt)
+        return rule.chunk(span.start, span.end, span.prompt)
+
+    def _packed(self, step: StepInput) -> PackedChunks | None:
+        """The first chunks, the short ones, as far as they can share a call."""
+        spans = list(takewhile(self._packs, step.chunks)) if self.cache.packs_chunks else []
+        if not spans:
+            return None
+        first = len(step.decodes)
+        tokens = slice(first, first + sum(len(span) for span in spans))
+        segments = Segments.of([len(s) for s in spans], [s.end for s in spans], self.device)
+        if all(span.start == 0 for span in spans):
+            return PackedChunks(tokens, segments)
+        past_rows = [span.row for span in spans for _ in range(span.start)]
+        positions = [p for span in spans for p in range(span.start)]
+        begins = list(accumulate((span.end for span in spans), initial=0))
+        placed = list(zip(begins, spans, strict=False))
+        past_at = [at + p for at, span in placed for p in range(span.start)]
+        own_at = [at + p for at, span in placed for p in range(span.start, span.end)]
+        rows, at, past = self._numbers([past_rows, positions, past_at])
+        return PackedChunks(tokens, segments, self._slots(at, rows), past, self._numbers(own_at))
+
+    def _packs(self, span: Span) -> bool:
+        return len(span) <= MOST_PACKED and self._mask(span).causal
+
+    def _chunk(self, span: Span, tokens: slice) -> Chunk:
+        mask = self._mask(span)
         past = [(False, self._past(self.stored_table, span.row, mask.far))]
         past += [(True, self._past(self.near_table, span.row, keys)) for keys in mask.past]
         return Chunk(tokens, mask, tuple((dense, slots) for dense, slots in past if len(slots)))
@@ -165,6 +204,10 @@ class Executor(Protocol):
         """Logits [rows, vocab] after the tokens that spans want them of, in order."""
         ...
 
+    def keep(self, rows: list[int], tokens: Tensor) -> None:
+        """Tokens [rows] that were sampled after them: what PENDING means in the next step."""
+        ...
+
     def close(self) -> None:
         """End everything that was started; can be called twice."""
         ...
@@ -180,6 +223,10 @@ class LocalExecutor:
         logits = self._runner.run(step)
         assert logits is not None, "rank 0 has logits"
         return logits
+
+    @torch.inference_mode()
+    def keep(self, rows: list[int], tokens: Tensor) -> None:
+        self._runner.keep(rows, tokens)
 
     def close(self) -> None:
         self._runner.close()

@@ -2,12 +2,13 @@
 
 A row's result depends on that row alone: noise is a function of its seed and position (noise.py),
 and whatever is summed over the vocabulary to choose a token is summed in integers, whose order does
-not matter. The host waits for the device once, for everything together.
+not matter. The host waits for the device once, for everything together, and when it wants to.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +25,7 @@ WEIGHT_ONE = 2.0**42  # weights are integers in these units: 2**20 of them still
 TEMPERATURES = (1e-30, 1e30)  # beyond them float32 has only 0 and infinity, and 0 / 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """token: -1 where none can be chosen, because the logits have a NaN or +inf or are all -inf (or
     banned): the engine fails that request. logprob, top (id, logprob; likeliest first): of the raw
     logits; None and () unless params.logprobs asks for them.
@@ -36,18 +36,55 @@ class Sampled:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was sampled, still on the device: tokens int64 [rows], -1 as in `Sampled`.
+
+    numbers: everything that the host wants to know, on its way there; `arrived` is recorded behind
+    it on a GPU. asked: (row, likeliest tokens) of those with log probabilities.
+    """
+
+    tokens: Tensor
+    numbers: Tensor
+    arrived: torch.cuda.Event | None
+    asked: tuple[tuple[int, int], ...] = ()
+
+    def read(self) -> list[Sampled]:
+        """Waits until it is there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        rows, numbers = len(self.tokens), self.numbers.tolist()
+        results = [Sampled(int(token)) for token in numbers[:rows]]
+        if not self.asked:
+            return results
+        most = max(count for _, count in self.asked)
+        for j, (row, count) in enumerate(self.asked):
+            if results[row].token < 0:
+                continue
+            start = rows + len(self.asked) + j * most
+            values = numbers[start : start + count]
+            ids = numbers[start + len(self.asked) * most :][:count]
+            top = tuple((int(t), value) for t, value in zip(ids, values, strict=True))
+            results[row] = Sampled(results[row].token, numbers[rows + j], top)
+        return results
+
+
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[Sampled]:
+    """The next token of each row; as `choose`, and waits for it."""
+    return choose(logits, rows).read()
+
+
+def choose(logits: Tensor, rows: Sequence[SamplingRow]) -> Choice:
     """The next token of each row. logits: [rows, vocab], any float dtype, any device; unchanged.
 
-    Raises TypeError or ValueError if logits are no such tensor.
+    The host does not wait for the device. Raises TypeError or ValueError if logits are no such
+    tensor.
     """
     _check(logits, rows)
-    if not rows:
-        return []
     logits = logits.detach()
-    if all(_plain_greedy(row) for row in rows):
-        best = _best(logits if logits.dtype in FAST_ARGMAX else logits.float())
-        return [Sampled(token) for token in best.tolist()]
+    if all(row.plain_greedy for row in rows):
+        tokens = _best(logits if logits.dtype in FAST_ARGMAX else logits.float())
+        return Choice(tokens, *_sent(tokens))
     logits = logits.float()
     keys = log_weights(logits, rows)
     warm = [i for i, row in enumerate(rows) if not row.params.greedy]
@@ -103,11 +140,6 @@ def _check(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
         )
 
 
-def _plain_greedy(row: SamplingRow) -> bool:
-    p = row.params
-    return p.greedy and not p.penalises and p.logprobs is None and not row.banned_ids
-
-
 def _best(keys: Tensor) -> Tensor:
     """int64 [rows]: the index of the maximum, the lowest if there are several, or -1."""
     best = keys.argmax(-1)  # a NaN counts as the largest of all
@@ -156,29 +188,30 @@ def _largest(z: Tensor, k: int) -> tuple[Tensor, Tensor]:
 # ---- results ----------------------------------------------------------------------------
 
 
-def _report(tokens: Tensor, logits: Tensor, rows: Sequence[SamplingRow]) -> list[Sampled]:
+def _report(tokens: Tensor, logits: Tensor, rows: Sequence[SamplingRow]) -> Choice:
     """Tokens and what log probabilities the rows ask for, in one transfer."""
-    asked = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
+    vocab = logits.shape[1]
+    wanted = [(i, row.params.logprobs) for i, row in enumerate(rows)]
+    asked = tuple((i, min(count, vocab)) for i, count in wanted if count is not None)
     if not asked:
-        return [Sampled(token) for token in tokens.tolist()]
-    at = ints(asked, logits.device)
+        return Choice(tokens, *_sent(tokens))
+    at = ints([i for i, _ in asked], logits.device)
     logprobs = logits[at].log_softmax(-1)
     own = logprobs.gather(1, tokens[at].clamp(min=0)[:, None])
-    most = min(max(rows[i].params.logprobs or 0 for i in asked), logits.shape[1])
     parts = [tokens.double(), own.flatten().double()]
-    if most:
+    if most := max(count for _, count in asked):
         values, ids = _largest(logprobs, most)
         parts += [values.flatten().double(), ids.flatten().double()]
     # float64 holds float32 and token ids exactly, so one tensor carries both.
-    numbers = torch.cat(parts).tolist()
-    results = [Sampled(int(token)) for token in numbers[: len(rows)]]
-    for j, i in enumerate(asked):
-        if results[i].token < 0:
-            continue
-        count = min(rows[i].params.logprobs or 0, most)
-        start = len(rows) + len(asked) + j * most
-        values_j = numbers[start : start + count]
-        ids_j = numbers[start + len(asked) * most :][:count]
-        top = tuple((int(t), value) for t, value in zip(ids_j, values_j, strict=True))
-        results[i] = Sampled(results[i].token, numbers[len(rows) + j], top)
-    return results
+    return Choice(tokens, *_sent(torch.cat(parts)), asked)
+
+
+def _sent(numbers: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """A copy on its way to the host, and what tells when it has arrived."""
+    if numbers.device.type != "cuda":
+        return numbers, None
+    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    host.copy_(numbers, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(numbers.device))
+    return host, arrived

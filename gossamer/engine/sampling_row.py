@@ -44,6 +44,16 @@ class SamplingRow:
         inside = not len(distinct) or (distinct[0] >= 0 and distinct[-1] < vocab)
         return distinct if inside else distinct[(distinct >= 0) & (distinct < vocab)]
 
+    @cached_property
+    def _ever_plain(self) -> bool:
+        p = self.params
+        return p.greedy and not p.penalises and p.logprobs is None
+
+    @property
+    def plain_greedy(self) -> bool:
+        """Whether the largest of the logits is all there is to know."""
+        return self._ever_plain and (not self.params.min_tokens or not self.banned_ids)
+
     @property
     def banned_ids(self) -> tuple[int, ...]:
         early = len(self.output_ids) < self.params.min_tokens

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from gossamer.engine.block_manager import BlockManager, Moves
 from gossamer.engine.sequence import Sequence, Status
-from gossamer.engine.step import Span, StepInput
+from gossamer.engine.step import PENDING, Decodes, Span, StepInput
 from gossamer.kv.pages import NO_PAGE, OutOfPagesError
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class ScheduledChunk:
-    """The part of a step that belongs to one sequence: tokens start to end - 1."""
+    """Tokens start to end - 1 of a sequence, and what its pages go through in the step."""
 
     seq: Sequence
     start: int
@@ -42,10 +42,31 @@ class ScheduledChunk:
 
 @dataclass(eq=False)
 class Schedule:
-    """One step: its chunks in the order of `input.spans`."""
+    """One step. decoding: the sequences of `input.decodes`; chunks: those of `input.chunks`.
 
+    paged: the chunks, and those single tokens that begin or end a block: only there do pages
+    change, so that most tokens of a step need no bookkeeping of their own.
+    """
+
+    decoding: list[Sequence]
     chunks: list[ScheduledChunk]
+    paged: list[ScheduledChunk]
     input: StepInput
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """All, in the order of `input.spans`."""
+        return [*self.decoding, *(chunk.seq for chunk in self.chunks)]
+
+    @property
+    def sampling(self) -> list[Sequence]:
+        """Those whose next token is sampled, in the order of the logits."""
+        decoded = zip(self.decoding, self.input.decodes.samples, strict=True)
+        chunks = zip(self.chunks, self.input.chunks, strict=True)
+        return [
+            *(seq for seq, samples in decoded if samples),
+            *(chunk.seq for chunk, span in chunks if span.sample),
+        ]
 
 
 class Scheduler:
@@ -72,26 +93,64 @@ class Scheduler:
 
     def schedule(self) -> Schedule | None:
         """The next step, or None when there is nothing to do."""
-        moves, chunks, budget = Moves(), list[ScheduledChunk](), self.max_num_batched_tokens
+        moves, budget = Moves(), self.max_num_batched_tokens
+        decoding, paged = list[Sequence](), list[ScheduledChunk]()
         preempted, position = self.preemptions, 0
         while position < len(self.running):  # later ones may be preempted on the way
             seq = self.running[position]
             position += 1
+            if budget > 0 and self._within_block(seq):
+                decoding.append(seq)
+                budget -= 1
+                continue
             chunk = self._extend(seq, self._end(seq, budget), moves)
             if chunk is not None:
-                chunks.append(chunk)
+                paged.append(chunk)
                 budget -= len(chunk)
         while self.waiting and self._rows and budget > 0 and self.preemptions == preempted:
             chunk = self._admit(self.waiting[0], budget, moves)
             if chunk is None:
                 break
-            chunks.append(chunk)
+            paged.append(chunk)
             budget -= len(chunk)
-        if not chunks:
+        if not decoding and not paged:
             return None
-        spans = {id(chunk): self._span(chunk) for chunk in chunks}
-        chunks.sort(key=lambda chunk: not spans[id(chunk)].decodes)  # stable: single tokens first
-        return Schedule(chunks, self._input(chunks, [spans[id(c)] for c in chunks], moves))
+        # Short ones first: they may share a call of attention.
+        chunks = sorted((chunk for chunk in paged if not self._decodes(chunk)), key=len)
+        decoding += [chunk.seq for chunk in paged if self._decodes(chunk)]
+        for chunk in paged:
+            chunk.kept = self.manager.keep_for_prefixes(chunk.seq, chunk.start, chunk.end, moves)
+        return Schedule(decoding, chunks, paged, self._input(decoding, chunks, moves))
+
+    @staticmethod
+    def _within_block(seq: Sequence) -> bool:
+        """Whether it decodes a token that neither begins nor ends a block."""
+        inside = 0 < seq.computed % BLOCK_TOKENS < BLOCK_TOKENS - 1
+        return inside and seq.wanted == 1 and seq.computed >= len(seq.prompt_ids)
+
+    def _decodes(self, chunk: ScheduledChunk) -> bool:
+        """A single token that sees all of the past."""
+        masked = self.manager.rule.prompt_mask is not None
+        after = not masked or chunk.start >= len(chunk.seq.prompt_ids)
+        return len(chunk) == 1 and after and not chunk.scores
+
+    def _input(
+        self, decoding: list[Sequence], chunks: list[ScheduledChunk], moves: Moves
+    ) -> StepInput:
+        ids, decodes = list[int](), Decodes()
+        for seq in decoding:
+            at, known = seq.computed, seq.output_ids
+            place = at - len(seq.prompt_ids)
+            if place < 0:
+                ids.append(seq.prompt_ids[at])
+            else:
+                ids.append(known[place] if place < len(known) else PENDING)
+            decodes.rows.append(seq.row)
+            decodes.positions.append(at)
+            decodes.samples.append(at + 1 == len(seq))
+        for chunk in chunks:
+            ids += chunk.seq.tokens(chunk.start, chunk.end)
+        return StepInput(ids, decodes, [self._span(chunk) for chunk in chunks], moves)
 
     def _span(self, chunk: ScheduledChunk) -> Span:
         rule, prompt = self.manager.rule, len(chunk.seq.prompt_ids)
@@ -102,18 +161,14 @@ class Scheduler:
             prompt=0 if rule.prompt_mask is None else prompt,
         )
 
-    def _input(self, chunks: list[ScheduledChunk], spans: list[Span], moves: Moves) -> StepInput:
-        for chunk in chunks:
-            chunk.kept = self.manager.keep_for_prefixes(chunk.seq, chunk.start, chunk.end, moves)
-        ids = [token for c in chunks for token in c.seq.tokens(c.start, c.end)]
-        return StepInput(ids, spans, moves)
-
     def _end(self, seq: Sequence, budget: int) -> int:
         """How far the sequence gets with `budget` tokens.
 
         Chunks end with a block or with the sequence, so that each block is whole in one step.
         """
         prompt = len(seq.prompt_ids)
+        if seq.wanted == 0:  # its last token is pending
+            return seq.computed
         if self.manager.rule.whole_prompts:  # the prompt at once, then tokens one by one
             end = prompt if seq.computed < prompt else seq.computed + 1
             return end if end - seq.computed <= budget else seq.computed
@@ -165,18 +220,36 @@ class Scheduler:
 
     # ---- after a step -------------------------------------------------------------------
 
-    def commit(self, schedule: Schedule) -> None:
-        """The step has been computed."""
+    def advance(self, schedule: Schedule) -> None:
+        """The step is on its way to the executor: the next one can be scheduled."""
+        for seq in schedule.sampling:
+            seq.pending += 1
+        for seq in schedule.decoding:
+            seq.computed += 1
         for chunk in schedule.chunks:
-            seq = chunk.seq
-            seq.computed = chunk.end
-            self.manager.commit(seq, chunk.start, chunk.end, chunk.stored_before, chunk.kept)
-            self.manager.drop(chunk.leaving)
+            chunk.seq.computed = chunk.end
+
+    def commit(self, schedule: Schedule) -> None:
+        """Its tokens are known: complete pages can be found from now on.
+
+        Steps run in order, so whoever finds a page reads it after it was written.
+        """
+        for chunk in schedule.paged:
+            if chunk.seq.status is Status.RUNNING:
+                self.manager.commit(
+                    *(chunk.seq, chunk.start, chunk.end, chunk.stored_before, chunk.kept)
+                )
+                self.manager.drop(chunk.leaving)
+            else:  # the token before turned out to be its last
+                self._drop(chunk)
 
     def cancel(self, schedule: Schedule) -> None:
         """The step failed: what its pages hold is unknown. Its sequences must be finished."""
-        for chunk in schedule.chunks:
-            self.manager.drop([*chunk.leaving, *(page for _, page in chunk.kept)])
+        for chunk in schedule.paged:
+            self._drop(chunk)
+
+    def _drop(self, chunk: ScheduledChunk) -> None:
+        self.manager.drop([*chunk.leaving, *(page for _, page in chunk.kept)])
 
     def finish(self, seq: Sequence) -> None:
         """Take a sequence out, wherever it is; its pages return to the pools."""

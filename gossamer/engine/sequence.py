@@ -1,6 +1,7 @@
 """One sequence on its way through the engine: its tokens, and where its K and V lie."""
 
 import hashlib
+import sys
 from array import array
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ class Status(Enum):
 class Sequence:
     """State of one of the n completions of a request.
 
-    computed: how many of the first tokens have K and V in the cache; cached: how many of them came
-    from the prefix cache. row: its row in the runner's page tables while it runs. stored, dense:
-    pages of its blocks of 32 tokens (see BlockManager), NO_PAGE where it has none.
+    limit: the most output tokens. pending: how many more are sampled than output_ids has, by steps
+    that are on their way: the host will know them. computed: how many of the first tokens have K
+    and V in the cache; cached: how many of them came from the prefix cache. row: its row in the
+    runner's page tables while it runs. stored, dense: pages of its blocks of 32 tokens (see
+    BlockManager), NO_PAGE where it has none.
     """
 
     request_id: str
@@ -31,7 +34,9 @@ class Sequence:
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
+    limit: int = sys.maxsize
     output_ids: list[int] = field(default_factory=list)
+    pending: int = 0
     status: Status = Status.WAITING
     computed: int = 0
     cached: int = 0
@@ -42,10 +47,11 @@ class Sequence:
     _hashes: list[bytes] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.output_ids)
+        """Tokens, with the pending ones."""
+        return len(self.prompt_ids) + len(self.output_ids) + self.pending
 
     def tokens(self, start: int, end: int) -> list[int]:
-        """Tokens start to end - 1 of prompt and output together."""
+        """Tokens start to end - 1 of prompt and output together, as far as they are known."""
         prompt = len(self.prompt_ids)
         if start >= prompt:
             return self.output_ids[start - prompt : end - prompt]
@@ -54,6 +60,8 @@ class Sequence:
     @property
     def wanted(self) -> int:
         """Tokens whose K and V are to be computed before the next one can be sampled."""
+        if len(self.output_ids) + self.pending >= self.limit:
+            return 0
         return len(self) - self.computed
 
     def block_hash(self, block: int, root: bytes) -> bytes:

@@ -4,11 +4,14 @@ Plain numbers can be sent to the workers of tensor parallelism as they are.
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from gossamer.engine.block_manager import Moves
 
+PENDING = -1  # the id of a token that was sampled in the step before, and only the device knows
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)
 class Span:
     """Tokens start to end - 1 of the sequence in row `row` of the page tables.
 
@@ -30,24 +33,65 @@ class Span:
         """After how many of its last tokens logits are wanted."""
         return len(self) if self.score else int(self.sample)
 
-    @property
-    def decodes(self) -> bool:
-        """A single token that sees all of the past."""
-        return len(self) == 1 and self.end > self.prompt
-
     def __len__(self) -> int:
         return self.end - self.start
 
 
+@dataclass(slots=True)
+class Decodes:
+    """Single tokens that see all of the past: rows of the page tables, positions of the tokens.
+
+    Lists of numbers: in the steady state a step has hundreds of these and nothing else.
+    samples: whether the logits after it are wanted; not of tokens that are computed again.
+    """
+
+    rows: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    samples: list[bool] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def spans(self) -> list[Span]:
+        each = zip(self.rows, self.positions, self.samples, strict=True)
+        return [Span(row, position, position + 1, samples) for row, position, samples in each]
+
+
 @dataclass(frozen=True)
 class StepInput:
-    """Spans of decoded tokens come first, then chunks; `ids` are their tokens in order."""
+    """Decoded tokens come first, then chunks; `ids` are their tokens in order, or PENDING."""
 
     ids: list[int]
-    spans: list[Span]
+    decodes: Decodes
+    chunks: list[Span]
     moves: Moves = field(default_factory=Moves)
 
     @property
-    def decodes(self) -> int:
-        """How many spans are decoded tokens."""
-        return sum(span.decodes for span in self.spans)
+    def spans(self) -> list[Span]:
+        """Everything that is computed, in order."""
+        return self.decodes.spans + self.chunks
+
+    @property
+    def positions(self) -> list[int]:
+        """Of all tokens."""
+        chunks = (p for span in self.chunks for p in range(span.start, span.end))
+        return [*self.decodes.positions, *chunks]
+
+    @property
+    def rows(self) -> list[int]:
+        """Of all tokens, in the page tables."""
+        return [*self.decodes.rows, *(span.row for span in self.chunks for _ in range(len(span)))]
+
+    @property
+    def wanted(self) -> list[int] | None:
+        """The tokens after which logits are wanted; None for all."""
+        decoded = self.decodes.samples
+        if not self.chunks and all(decoded):
+            return None
+        ends = accumulate((len(span) for span in self.chunks), initial=len(decoded))
+        chosen = [token for token, samples in enumerate(decoded) if samples]
+        for start, span in zip(ends, self.chunks, strict=False):
+            end = start + len(span)
+            chosen.extend(range(end - span.logits, end))
+        return chosen

@@ -19,7 +19,7 @@ from gossamer.engine.cache_size import CacheSize
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.engine import Engine
 from gossamer.engine.sequence import NO_PAGE, Sequence
-from gossamer.engine.step import Span, StepInput
+from gossamer.engine.step import PENDING, Span, StepInput
 from gossamer.kv import KVConfig
 from gossamer.kv.rule import CacheRule
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -35,14 +35,24 @@ class Truth:
     def __init__(self) -> None:
         self.scheduler: Any = None
         self._hashes: WeakKeyDictionary[Sequence, list[int]] = WeakKeyDictionary()
+        self._pending: WeakKeyDictionary[Sequence, tuple[int, int]] = WeakKeyDictionary()
 
     def of(self, row: int) -> tuple[Sequence, list[int]]:
         """The sequence in this row and, for each token of it, a hash of all up to there."""
         [seq] = [seq for seq in self.scheduler.running if seq.row == row]
         known = self._hashes.setdefault(seq, [])
+        position, token = self._pending.get(seq, (len(seq), 0))
+        assert seq.tokens(position, position + 1) in ([], [token]), "what the device was told"
         for token in seq.tokens(len(known), len(seq)):
             known.append(hash((known[-1] if known else START, token)))
         return seq, known
+
+    def add_pending(self, row: int, position: int, token: int) -> None:
+        """A token of this row that the executor knows before its sequence does."""
+        seq, known = self.of(row)
+        if len(known) == position:
+            known.append(hash((known[-1], token)))
+            self._pending[seq] = (position, token)
 
 
 class FakeExecutor:
@@ -55,6 +65,7 @@ class FakeExecutor:
         self.stored_table = [[NO_PAGE] * blocks for _ in range(max_num_seqs)]
         self.dense_table = [[NO_PAGE] * blocks for _ in range(max_num_seqs)]
         self.truth = Truth()
+        self.latest: dict[int, int] = {}
         self.reads = 0
 
     def run(self, step: StepInput) -> torch.Tensor:
@@ -77,6 +88,9 @@ class FakeExecutor:
         for span in step.spans:
             tokens = step.ids[first : first + len(span)]
             first += len(span)
+            if tokens == [PENDING]:
+                tokens = [self.latest[span.row]]
+                self.truth.add_pending(span.row, span.start, tokens[0])
             own.append(self._history(span, tokens))
             rows[span.row] = (span, own[-1])
         written: set[tuple[int, int]] = set()
@@ -92,13 +106,16 @@ class FakeExecutor:
         logits = [s for s, span in zip(seen, step.spans, strict=True) if span.sample]
         return torch.stack(logits) if logits else torch.empty(0, VOCAB)
 
+    def keep(self, rows: list[int], tokens: torch.Tensor) -> None:
+        self.latest.update(zip(rows, tokens.tolist(), strict=True))
+
     def close(self) -> None:
         pass
 
     def _history(self, span: Span, tokens: list[int]) -> list[int]:
         """What these tokens put into the cache; that they are the sequence's own is checked."""
         seq, truth = self.truth.of(span.row)
-        assert seq.tokens(span.start, span.end) == tokens
+        assert seq.tokens(span.start, span.end) in (tokens, tokens[:-1])
         return truth[span.start : span.end]
 
     def _write(self, span: Span, hashes: list[int], written: set[tuple[int, int]]) -> None:
@@ -163,6 +180,8 @@ def fake_engine(
     budget: int = 256,
     longest: int = 512,
     prefix_caching: bool = True,
+    asynchronous: bool = False,
+    eos_ids: tuple[int, ...] = (),
 ) -> Engine:
     """An engine over pools of so many pages, served by a FakeExecutor."""
     kv = KVConfig.parse(spec)
@@ -171,8 +190,9 @@ def fake_engine(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         prefix_caching=prefix_caching,
+        async_scheduling=asynchronous,
     )
-    config = SimpleNamespace(vocab_size=VOCAB, eos_ids=())
+    config = SimpleNamespace(vocab_size=VOCAB, eos_ids=eos_ids)
     source: Any = SimpleNamespace(name="fake", config=config)
     size = CacheSize(stored, dense, 1, 1)
     runner: Any = None

@@ -1,0 +1,48 @@
+"""What the first requests would wait for, before there are any: kernels chosen, graphs captured."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from gossamer.engine.graphs import captured_sizes
+from gossamer.engine.runner import ModelRunner
+from gossamer.engine.step import Decodes, Span, StepInput
+
+log = logging.getLogger("gossamer.engine")
+
+PROMPTS = (256, 1024, 4096)  # tokens of a step that computes prompts, and as many as there may be
+
+
+def warm_up(runner: ModelRunner, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    """On a GPU. Tokens of no sequence are computed: nothing is written to any page."""
+    start, before = time.perf_counter(), torch.cuda.memory_reserved(runner.device)
+    longest = min(max_num_batched_tokens, runner.max_model_len)
+    for tokens in _shown("prompts", sorted({*(n for n in PROMPTS if n < longest), longest})):
+        runner.run(_prompt(runner.padding_row, tokens))
+    assert runner.graphs is not None, "not eager"
+    # The largest first: the others fit into its memory.
+    sizes = captured_sizes(max_num_seqs)[::-1]
+    for size in _shown("CUDA graphs", sizes):
+        runner.graphs.capture(size)
+    torch.cuda.synchronize(runner.device)
+    log.info(
+        "CUDA graphs of %d batch sizes up to %d: %.2f GB, ready in %.1f s",
+        *(len(sizes), sizes[0]),
+        (torch.cuda.memory_reserved(runner.device) - before) / 1e9,
+        time.perf_counter() - start,
+    )
+
+
+def _prompt(row: int, tokens: int) -> StepInput:
+    return StepInput([0] * tokens, Decodes(), [Span(row, 0, tokens, sample=True)])
+
+
+def _shown(what: str, values: Iterable[int]) -> Iterator[int]:
+    """With a bar, where someone looks."""
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    yield from track(list(values), what, console=console, transient=True, disable=hidden)
