@@ -78,10 +78,12 @@ def _address(log: Path, process: "subprocess.Popen[bytes]") -> str:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory of a process."""
+    """Bytes of memory of a process and of those that it started, shared ones counted for each."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return int(found[1]) * 1024 if found else 0
+    mine = int(found[1]) * 1024 if found else 0
+    started = [p.read_text().split() for p in Path(f"/proc/{pid}/task").glob("*/children")]
+    return mine + sum(resident(int(child)) for children in started for child in children)
 
 
 def in_use(target: Target) -> int:

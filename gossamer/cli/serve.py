@@ -1,20 +1,20 @@
 """`gossamer serve`: a model behind OpenAI's API, with a page to look at it."""
 
-import logging
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 import typer
 
 from gossamer.cli import options as o
 
 if TYPE_CHECKING:
-    from gossamer.engine import LLM
+    from gossamer.engine import EngineConfig
 
-log = logging.getLogger("gossamer.server")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-WARM_UP_TOKENS = 64
+MOST_API_WORKERS = 4  # by default
 
 
 def serve(
@@ -51,6 +51,14 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="Allowed Host header on loopback; repeatable"),
     ] = None,
+    api_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="API processes: HTTP, JSON and text; default: 1 on a CPU, up to 4 with a GPU",
+        ),
+    ] = None,
     max_queue: Annotated[int, typer.Option(help="Maximum number of waiting sequences")] = 256,
     max_num_seqs: Annotated[int, typer.Option(help="Maximum number of running sequences")] = 256,
     max_output_tokens: Annotated[
@@ -86,6 +94,7 @@ def serve(
             [kv] if compare is None else [kv, compare],
             host,
             port,
+            api_workers,
             settings={
                 "model": name or served_name(model),
                 "api_key": api_key,
@@ -120,6 +129,7 @@ def _serve(
     caches: list[str],
     host: str,
     port: int,
+    api_workers: int | None,
     *,
     settings: dict[str, Any],
     limits: dict[str, Any],
@@ -127,26 +137,34 @@ def _serve(
 ) -> None:
     """Serve until told to stop. Raises ValueError, OSError, ImportError for what cannot be."""
     try:
-        from gossamer.server.app import create_app
+        from gossamer.server.engine_process import EngineStart
         from gossamer.server.settings import Limits, Settings
-        from gossamer.server.uvicorn_server import bind, serve
+        from gossamer.server.sockets import bind
+        from gossamer.server.supervisor import Supervisor
     except ImportError as error:
         raise ImportError(f"the server needs {error.name}: pip install 'gossamer[serve]'") from None
+    from gossamer.engine import EngineConfig
     from gossamer.engine.config import parse_bytes
-    from gossamer.workloads.loading import loaded, warm_up
 
     limits["body"] = parse_bytes("--max-body", limits["body"])
     checked = Settings(**settings, limits=Limits(**limits))
+    config = EngineConfig(model=model, **engine)
     if len(caches) > 1:
-        _check_second_cache(model, caches, engine)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with bind(host, port) as listening, ExitStack() as stack:
-        engines = {kv: stack.enter_context(loaded(model, kv=kv, **engine)) for kv in caches}
-        for kv, llm in engines.items():
-            _log_engine(kv, llm)
-            warm_up(llm, [0] * WARM_UP_TOKENS)
-        serve(create_app(engines, checked), listening)
+        _check_second_cache(config, caches)
+    workers = _api_workers(config) if api_workers is None else api_workers
+    start = EngineStart(model, tuple(caches), engine, checked.limits.queue, checked.profiles)
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(found) for found in bind(host, port, workers)]
+        code = Supervisor(start, checked, sockets).run()
+    if code:
+        raise typer.Exit(code)
+
+
+def _api_workers(config: "EngineConfig") -> int:
+    """One where the CPU computes the model; a GPU outruns the JSON of one process."""
+    if config.device_type == "cpu":
+        return 1
+    return max(1, min(MOST_API_WORKERS, (os.cpu_count() or 1) // 4))
 
 
 def served_name(model: str) -> str:
@@ -161,29 +179,13 @@ def _allowed_hosts(host: str, more: list[str]) -> tuple[str, ...]:
     return (*LOOPBACK, *map(str.lower, more)) if host in LOOPBACK else ()
 
 
-def _check_second_cache(model: str, caches: list[str], engine: dict[str, Any]) -> None:
+def _check_second_cache(config: "EngineConfig", caches: list[str]) -> None:
     """Before weights are loaded. Raises ValueError."""
-    from gossamer.engine import EngineConfig
     from gossamer.kv import KVConfig
 
-    config = EngineConfig(model=model, dtype=engine["dtype"], device=engine["device"])
-    device = config.resolved_device()
-    dtype = config.resolved_dtype(device, None)
+    dtype = config.resolved_dtype(torch.device(config.device_type), None)
     first, second = (KVConfig.of(kv, dtype) for kv in caches)
     if first == second:
         raise ValueError(f"--compare is {caches[1]!r}, the same as --kv; must be another cache")
-    if device.type == "cuda" and "kv_memory" not in engine:
+    if config.device_type == "cuda" and config.kv_memory is None:
         raise ValueError("--compare needs --kv-memory: the first cache would take all memory")
-
-
-def _log_engine(kv: str, llm: "LLM") -> None:
-    built = llm.engine.built
-    log.info(
-        "%s on %s: KV cache %s, up to %d tokens, %d stored and %d dense pages",
-        built.source.name,
-        built.device,
-        kv,
-        built.max_model_len,
-        built.size.stored_pages,
-        built.size.dense_pages,
-    )

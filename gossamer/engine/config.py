@@ -86,13 +86,17 @@ class EngineConfig:
             return self.model
         return open_model(fspath(self.model), self.random_weights, self.seed)
 
+    @property
+    def device_type(self) -> str:
+        """cpu or cuda; takes no memory there."""
+        if self.device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        return self.device.split(":")[0]
+
     def resolved_device(self) -> torch.device:
         """Raises ValueError for a device that is not there."""
-        name = self.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            device = torch.device(name)
+            device = torch.device(self.device_type if self.device == "auto" else self.device)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
             reason = str(error).strip().splitlines()[0]

@@ -12,6 +12,7 @@ from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.outputs import Delta, RequestOutput
+from gossamer.engine.prompts import checked
 from gossamer.engine.request import Completion, Request
 from gossamer.engine.runner import Executor
 from gossamer.engine.sampler import Choice, choose
@@ -32,10 +33,6 @@ class Stats:
     cached_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
-
-
-class PromptTooLongError(ValueError):
-    """A prompt that leaves no room for an output in the context."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +80,9 @@ class Engine:
         request_id = f"request-{number}" if request_id is None else request_id
         if request_id in self.requests:
             raise ValueError(f"request_id is {request_id!r}, which is running; must be a new one")
-        ids = self.checked(prompt_ids)
-        if params.stop and self.tokenizer is None:
+        ids = checked(prompt_ids, self.longest_prompt, self.built.source.config.vocab_size)
+        tokenizer = self.tokenizer if params.detokenize else None
+        if params.stop and tokenizer is None:
             raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
         if params.prompt_logprobs:
@@ -96,32 +94,26 @@ class Engine:
             limit = room if params.max_tokens is None else min(room, params.max_tokens)
             seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index), limit)
             eos = self.built.source.config.eos_ids
-            self._completions[seq] = request.start(seq, self.tokenizer, eos)
+            self._completions[seq] = request.start(seq, tokenizer, eos)
             self.scheduler.add(seq)
         self.requests[request_id] = request
         return request_id
 
-    def checked(self, prompt_ids: Tokens[int]) -> tuple[int, ...]:
-        """The prompt, if it can be served; else ValueError. In any thread."""
-        ids, longest = tuple(prompt_ids), self.built.max_model_len - 1
-        if not ids:
-            raise ValueError("the prompt is empty; must have at least one token")
+    @property
+    def longest_prompt(self) -> int:
+        """In tokens; one more must fit the context."""
+        longest = self.built.max_model_len - 1
         if self.built.rule.whole_prompts:
             longest = min(longest, self.config.max_num_batched_tokens)
-        if len(ids) > longest:
-            raise PromptTooLongError(f"the prompt has {len(ids)} tokens; must have 1 to {longest}")
-        vocab = self.built.source.config.vocab_size
-        for token in ids:
-            if type(token) is not int or not 0 <= token < vocab:
-                raise ValueError(f"a token id is {token!r}; must be an integer 0 to {vocab - 1}")
-        return ids
+        return longest
 
-    def abort(self, request_id: str) -> list[Delta]:
-        """End a request now; nothing for one that is not running (any more)."""
+    def abort(self, request_id: str, index: int | None = None) -> list[Delta]:
+        """End a request now, or one of its outputs; nothing for what is not running (any more)."""
         request = self.requests.get(request_id)
         if request is None:
             return []
-        return [self._end(c, c.end("abort")) for c in list(request.running.values())]
+        chosen = [c for seq, c in request.running.items() if index is None or seq.index == index]
+        return [self._end(completion, completion.end("abort")) for completion in chosen]
 
     @property
     def busy(self) -> bool:
@@ -210,8 +202,6 @@ class Engine:
         seq = completion.seq
         self.scheduler.finish(seq)
         request = self.requests[seq.request_id]
-        if seq.index == 0:
-            request.output.cached_tokens = seq.cached
         del request.running[seq], self._completions[seq]
         if not request.running:
             del self.requests[seq.request_id]

@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from gossamer.engine.build import Built, build
 from gossamer.engine.config import EngineConfig
-from gossamer.engine.engine import Engine, PromptTooLongError
+from gossamer.engine.engine import Engine
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.parallel import ParallelExecutor
 from gossamer.engine.progress import Progress
-from gossamer.engine.prompts import Chat, Prompt, encode, split
+from gossamer.engine.prompts import Chat, Prompt, PromptTooLongError, encode, split
 from gossamer.engine.runner import Executor, LocalExecutor
 from gossamer.engine.sampling_params import SamplingParams
 from gossamer.models import Source

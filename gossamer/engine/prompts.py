@@ -8,6 +8,10 @@ Chat = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int] | Chat
 
 
+class PromptTooLongError(ValueError):
+    """A prompt that leaves no room for an output in the context."""
+
+
 @dataclass(frozen=True)
 class Encoded:
     """Token ids, and the text they come from where there is one."""
@@ -47,3 +51,16 @@ def encode(prompt: Prompt, tokenizer: Any) -> Encoded:
     except Exception as error:  # templates are programs, and fail in their own ways
         raise ValueError(f"the chat does not fit the model's template: {error}") from error
     return Encoded(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]), text)
+
+
+def checked(prompt_ids: Sequence[int], longest: int, vocab: int) -> tuple[int, ...]:
+    """The prompt, if a model of this vocabulary can continue it; else ValueError."""
+    ids = tuple(prompt_ids)
+    if not ids:
+        raise ValueError("the prompt is empty; must have at least one token")
+    if len(ids) > longest:
+        raise PromptTooLongError(f"the prompt has {len(ids)} tokens; must have 1 to {longest}")
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocab:
+            raise ValueError(f"a token id is {token!r}; must be an integer 0 to {vocab - 1}")
+    return ids

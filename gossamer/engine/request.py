@@ -49,6 +49,8 @@ class Completion:
         token, output, params = sampled.token, self.output, self.seq.params
         self.seq.output_ids.append(token)
         output.token_ids.append(token)
+        if output.index == 0:
+            self.request.cached_tokens = self.seq.cached
         if output.logprobs is not None and sampled.logprob is not None:
             output.logprobs.append(TokenLogprobs(token, sampled.logprob, sampled.top))
         enough = len(output.token_ids) >= params.min_tokens

@@ -9,6 +9,7 @@ MAX_LOGPROBS = 20
 MAX_N = 128
 MAX_TOKENS = 1 << 40  # so that positions stay integers of 64 bits
 MAX_SEED = (1 << 63) - 1
+FLAGS = ("include_stop_str_in_output", "ignore_eos", "prompt_logprobs", "detokenize")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class SamplingParams:
     probabilities that the model gave them (before everything above); None reports nothing.
     prompt_logprobs: whether to report the log probability of each prompt token, too.
     n: how many outputs.
+    detokenize: False for outputs of token ids alone, without text and without stop strings.
     """
 
     temperature: float = 1.0
@@ -51,15 +53,18 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: bool = False
     n: int = 1
+    detokenize: bool = True
 
     def __post_init__(self) -> None:
         self._check_reals()
         self._check_integers()
-        for name in ("include_stop_str_in_output", "ignore_eos", "prompt_logprobs"):
+        for name in FLAGS:
             if type(getattr(self, name)) is not bool:
                 raise TypeError(f"{name} is {getattr(self, name)!r}; must be True or False")
         object.__setattr__(self, "stop", _strings("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        if self.stop and not self.detokenize:
+            raise ValueError(f"stop is {self.stop}; must be empty with detokenize=False")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
                 f"min_tokens is {self.min_tokens}; must be 0 to max_tokens, {self.max_tokens}"

@@ -1,8 +1,10 @@
 """The ASGI application."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +19,7 @@ from gossamer.server.context import Context
 from gossamer.server.errors import APIError, failed, invalid
 from gossamer.server.events import Failure
 from gossamer.server.gateway import Gateway
-from gossamer.server.metrics import Metrics
+from gossamer.server.host import EngineHost
 from gossamer.server.middleware import AllowedHosts, APIKey, BodyLimit, RequestLog
 from gossamer.server.routes import generation, models, operations, page
 from gossamer.server.settings import Settings
@@ -28,36 +30,59 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only the l
 
 
 def create_app(engines: Mapping[str, LLM], settings: Settings) -> FastAPI:
-    """An application over these engines, by KV spec; it closes them at its end.
+    """An application over engines of this process, by KV spec; it closes them at its end.
 
-    The first engine answers requests that do not name a cache.
+    The first engine answers requests that do not name a cache. `gossamer serve` has processes of
+    their own for engines and for applications.
     """
-    metrics = Metrics()
-    gateway = Gateway(engines, settings.limits, metrics)
+    host = EngineHost(engines, settings.limits.queue, settings.profiles)
+
+    async def connect() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        host.attach(theirs)
+        return ours
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[None]:
+        host.start()
+        yield
+        await asyncio.to_thread(host.close)
+        for llm in engines.values():
+            llm.close()
+
+    app = create_api(Gateway(connect, settings.limits), settings, running)
+    app.state.host = host
+    return app
+
+
+def create_api(
+    gateway: Gateway,
+    settings: Settings,
+    around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+) -> FastAPI:
+    """An application over what the gateway connects to. around: is entered while it runs."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await gateway.start()
-        yield
-        await gateway.close()
+        async with around():
+            await gateway.start()
+            yield
+            await gateway.close()
 
     # No /docs: its page would load scripts from elsewhere.
     app = FastAPI(
         title="Gossamer", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.context = Context(gateway, settings)
-    app.state.profiler = (
-        None if settings.profiles is None else operations.Profiler(settings.profiles)
-    )
     for router in (generation.router, models.router, operations.router, page.router):
         app.include_router(router)
     app.mount("/static", page.static, name="static")
-    _add_middleware(app, settings, metrics)
+    _add_middleware(app, settings, gateway)
     _add_handlers(app)
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, gateway: Gateway) -> None:
     """The last one added is the outermost."""
     app.add_middleware(BodyLimit, limit=settings.limits.body)
     if settings.api_key is not None:
@@ -71,7 +96,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
         )
     if settings.hosts:
         app.add_middleware(AllowedHosts, names=settings.hosts)
-    app.add_middleware(RequestLog, metrics=metrics)
+    app.add_middleware(RequestLog, responded=gateway.responded)
 
 
 def _add_handlers(app: FastAPI) -> None:

@@ -1,56 +1,97 @@
 """The thread that steps the engines: requests in, events out.
 
 One thread for all engines, in turn: an engine is not for several threads, and two that capture
-CUDA graphs or share a CPU's cores at the same time would only failed each other.
+CUDA graphs or share a CPU's cores at the same time would only hinder each other.
 """
 
+import itertools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from gossamer.engine import Delta, Engine
-from gossamer.server.events import EngineRequest, Event, Events, Failure
-from gossamer.server.metrics import Metrics
+from gossamer.server.admission import Admission
+from gossamer.server.events import EngineRequest, Event, Failure, Numbered
+from gossamer.server.metrics import Metrics, StepTimes
 from gossamer.server.snapshot import Rate, Snapshot
+from gossamer.server.wire import Step
 
 T = TypeVar("T")
-Publish = Callable[[Events], None]
 log = logging.getLogger("gossamer.server")
+SNAPSHOT_SECONDS = 0.05  # between two while an engine is busy: one takes as long as a few tokens
+
+
+class Owner(Protocol):
+    """Who sent requests, and gets their events."""
+
+    def send(self, message: Any) -> None: ...
+
+
+@dataclass(eq=False)
+class Running:
+    """A request in an engine; id: its name there. Counts and times are the thread's own."""
+
+    request: EngineRequest
+    owner: Owner
+    id: str
+    arrival: float = field(default_factory=time.perf_counter)
+    finished: int = 0  # of its n outputs
+    latest: dict[int, float] = field(default_factory=dict)  # when an output had its last token
+
+    @property
+    def kv(self) -> str:
+        return self.request.kv
 
 
 class EngineLoop:
-    """All methods may be called in any thread; `publish` is called in the loop's own.
+    """All methods may be called in any thread; owners' `send` is called in the loop's own.
 
     A step that raises ends its own requests with a failure, and the loop goes on.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], publish: Publish, metrics: Metrics) -> None:
-        self._engines, self._publish, self._metrics = engines, publish, metrics
+    def __init__(self, engines: Mapping[str, Engine], queue_limit: int, metrics: Metrics) -> None:
+        self._engines, self._metrics = engines, metrics
+        batches = {name: engine.config.max_num_seqs for name, engine in engines.items()}
+        self.admission = Admission(batches, queue_limit)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._requests: dict[str, EngineRequest] = {}
+        self._running: dict[str, Running] = {}
+        self._numbered: dict[tuple[Owner, int], Running] = {}
+        self._names = itertools.count()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="gossamer engine", daemon=True)
         self.rates = {name: Rate() for name in engines}
         self.snapshots = {name: Snapshot.of(engine) for name, engine in engines.items()}
         self.failures = dict.fromkeys(engines, 0)  # steps that raised since one did not
+        self._snapshot_due = 0.0
 
     def start(self) -> None:
         self._thread.start()
 
-    def add(self, request: EngineRequest) -> None:
-        """Run it; its events follow."""
-        self._inbox.put(partial(self._add, request))
+    def add(self, requests: Sequence[EngineRequest], owner: Owner) -> Failure | None:
+        """Run them, all for one engine; their events follow. Or why none of them can wait."""
+        failure = self.admission.enter(requests[0].kv, sum(r.params.n for r in requests))
+        if failure is None:
+            for request in requests:
+                running = Running(request, owner, f"request-{next(self._names)}")
+                self._inbox.put(partial(self._add, running))
+        return failure
 
-    def abort(self, request: EngineRequest) -> None:
-        """End it now, unless it is over; no event follows."""
-        self._inbox.put(partial(self._abort, request))
+    def abort(self, owner: Owner, number: int, output: int | None = None) -> None:
+        """End a request now, or one of its outputs, unless it is over; no event follows."""
+        self._inbox.put(partial(self._abort, owner, number, output))
+
+    def abort_all(self, owner: Owner) -> None:
+        """End all that it sent."""
+        self._inbox.put(partial(self._abort_all, owner))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Between two steps, in the thread of the engines."""
@@ -82,6 +123,7 @@ class EngineLoop:
             for name, engine in self._engines.items():
                 if engine.busy:
                     self._step(name, engine)
+            self._take_snapshots()
 
     def _run_inbox(self) -> None:
         """Call everything in the inbox; waits where there is nothing else to do."""
@@ -89,28 +131,57 @@ class EngineLoop:
         while waits or not self._inbox.empty():
             self._inbox.get()()
             waits = False
+
+    def _take_snapshots(self) -> None:
+        now = time.monotonic()
         for name, engine in self._engines.items():
-            self.snapshots[name] = Snapshot.of(engine)
+            if not engine.busy or now >= self._snapshot_due:
+                self.snapshots[name] = Snapshot.of(engine)
+        if now >= self._snapshot_due:
+            self._snapshot_due = now + SNAPSHOT_SECONDS
 
-    def _add(self, request: EngineRequest) -> None:
+    def _add(self, running: Running) -> None:
+        request = running.request
+        self._running[running.id] = self._numbered[running.owner, request.number] = running
         try:
-            engine = self._engines[request.kv]
-            engine.add_request(request.prompt_ids, request.params, request_id=request.id)
+            self._engines[request.kv].add_request(
+                request.prompt_ids, request.params, request_id=running.id
+            )
         except (ValueError, TypeError) as error:
-            self._metrics.finished(request, "refused")
-            failure = Failure(str(error), refused=True)
-            self._publish([(request, Event(0, finish_reason="error", failure=failure))])
-            return
-        self._requests[request.id] = request
+            self._over(running, "refused")
+            running.owner.send(Step([(request.number, Event.failed(Failure(str(error), 400)))]))
 
-    def _abort(self, request: EngineRequest) -> None:
-        if self._requests.pop(request.id, None) is not None:
-            self._engines[request.kv].abort(request.id)
-            self._metrics.finished(request, "abort")
+    def _over(self, running: Running, outcome: str) -> None:
+        request = running.request
+        del self._running[running.id], self._numbered[running.owner, request.number]
+        self.admission.leave(request.kv, request.params.n)
+        self._metrics.ended(request.kv, outcome)
+
+    def _finish(self, running: Running, last: Delta, outcome: str) -> None:
+        seconds = time.perf_counter() - running.arrival
+        self._over(running, outcome)
+        self.admission.took(seconds)
+        self._metrics.finished(running.kv, seconds, last.request.cached_tokens)
+
+    def _abort(self, owner: Owner, number: int, output: int | None) -> None:
+        running = self._numbered.get((owner, number))
+        if running is None:
+            return
+        ended = self._engines[running.kv].abort(running.id, output)
+        running.finished += len(ended)
+        if output is None:
+            self._over(running, "abort")
+        elif ended and running.finished == running.request.params.n:
+            self._finish(running, ended[-1], "stop")  # by a stop string, which the API found
+
+    def _abort_all(self, owner: Owner) -> None:
+        for who, number in list(self._numbered):
+            if who is owner:
+                self._abort(owner, number, None)
 
     def _close(self) -> None:
-        for request in list(self._requests.values()):
-            self._abort(request)
+        for owner, number in list(self._numbered):
+            self._abort(owner, number, None)
         self._closing = True
 
     def _step(self, name: str, engine: Engine) -> None:
@@ -118,50 +189,55 @@ class EngineLoop:
             deltas = engine.step()
         except Exception as error:
             self.failures[name] += 1
-            self._publish(self._fail(name, engine, error))
-        else:
-            self.failures[name] = 0
-            events = [found for delta in deltas for found in self._events_of(delta)]
-            self.rates[name].add(sum(event.tokens for _, event in events))
-            self.snapshots[name] = Snapshot.of(engine)
-            if events:
-                self._publish(events)
+            self._fail(name, engine, error)
+            return
+        self.failures[name] = 0
+        steps: defaultdict[Owner, Numbered] = defaultdict(list)
+        times, tokens = StepTimes(time.perf_counter()), 0
+        for delta in deltas:
+            running = self._running.get(delta.request_id)
+            if running is not None:  # else given up in this very step
+                tokens += len(delta.token_ids)
+                event = self._event(running, delta, times)
+                steps[running.owner].append((running.request.number, event))
+        self.rates[name].add(tokens)
+        self._metrics.step(name, times)
+        for owner, events in steps.items():
+            owner.send(Step(events))
 
-    def _events_of(self, delta: Delta) -> Events:
-        """Nothing for a request that was given up in this very step."""
-        request = self._requests.get(delta.request_id)
-        if request is None:
-            return []
-        output, failure = delta.request.outputs[delta.index], None
+    def _event(self, running: Running, delta: Delta, times: StepTimes) -> Event:
+        if delta.token_ids:
+            if not running.latest:
+                times.firsts.append(times.now - running.arrival)
+            elif delta.index in running.latest:
+                times.befores[running.latest[delta.index]] += 1
+            running.latest[delta.index] = times.now
+        if delta.finish_reason is None:
+            return Event.of(delta)
+        running.finished += 1
         if delta.finish_reason == "error":
-            failure = Failure(output.error or "")
-            log.error("%s: request %s failed: %s", failure.id, request.id, output.error)
+            failure = Failure(delta.output.error or "")
+            log.error("%s: request %s failed: %s", failure.id, running.id, failure.message)
             # Its other outputs are of no use to anyone.
-            self._engines[request.kv].abort(request.id)
-            del self._requests[request.id]
-            self._metrics.finished(request, "error")
-        request.finished += delta.finish_reason is not None
-        event = Event.of(delta, last=request.finished == request.params.n, failure=failure)
-        self._metrics.observe(request, event, time.perf_counter())
-        if failure is None and event.usage is not None:
-            del self._requests[request.id]
-            self._metrics.finished(request, event.finish_reason or "stop", event.usage)
-        return [(request, event)]
+            self._engines[running.kv].abort(running.id)
+            self._over(running, "error")
+            return Event.of(delta, failure)
+        if running.finished == running.request.params.n:
+            self._finish(running, delta, delta.finish_reason)
+        return Event.of(delta)
 
-    def _fail(self, name: str, engine: Engine, error: Exception) -> Events:
+    def _fail(self, name: str, engine: Engine, error: Exception) -> None:
         """What a step that raised means for requests: those it ended, or all if it ended none."""
         failure = Failure(f"{type(error).__name__}: {error}")
         log.error("%s: a step of %s failed", failure.id, name, exc_info=error)
-        mine = [request for request in self._requests.values() if request.kv == name]
-        failed = [request for request in mine if _has_error(engine, request)] or mine
-        for request in failed:
-            engine.abort(request.id)
-            del self._requests[request.id]
-            self._metrics.finished(request, "error")
-        return [(request, Event(0, finish_reason="error", failure=failure)) for request in failed]
+        mine = [running for running in self._running.values() if running.kv == name]
+        for running in [each for each in mine if _has_error(engine, each)] or mine:
+            engine.abort(running.id)
+            self._over(running, "error")
+            running.owner.send(Step([(running.request.number, Event.failed(failure))]))
 
 
-def _has_error(engine: Engine, request: EngineRequest) -> bool:
+def _has_error(engine: Engine, running: Running) -> bool:
     """Whether the step ended at least one of its outputs."""
-    known = engine.requests.get(request.id)
+    known = engine.requests.get(running.id)
     return known is None or any(o.finish_reason == "error" for o in known.output.outputs)

@@ -42,9 +42,11 @@ class APIError(Exception):
 
 
 def failed(failure: Failure) -> APIError:
-    """What the client may know of it: the reason if the request is to blame, else an id."""
-    if failure.refused:
-        return APIError(400, failure.message)
+    """What the client may know of it: the reason, or an id if the engine is to blame."""
+    if failure.status != 500:
+        wait = failure.retry_after
+        headers = None if wait is None else {"Retry-After": str(wait)}
+        return APIError(failure.status, failure.message, code=failure.code, headers=headers)
     return APIError(
         500,
         f"the engine failed; the server's log has the reason under {failure.id}",

@@ -1,11 +1,10 @@
-"""What passes between the engines' thread and the event loop."""
+"""What passes between engines and the API: requests, what steps add to them, failures."""
 
-import time
 import uuid
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from gossamer.engine import Delta, SamplingParams, TokenLogprobs, Usage
+from gossamer.engine import Delta, SamplingParams, TokenLogprobs
 from gossamer.engine.outputs import FinishReason
 
 
@@ -13,51 +12,66 @@ from gossamer.engine.outputs import FinishReason
 class Failure:
     """Why a request has no (complete) answer.
 
-    refused: the request is to blame, and `message` says why. Otherwise the engine is, `id` finds
-    the details in the log, and they are nobody else's business.
+    status: 500 where the engine is to blame: `id` finds the details in the log, and `message` is
+    nobody else's business. Otherwise the client may read it; retry_after is in seconds.
     """
 
     message: str
-    refused: bool = False
+    status: int = 500
+    code: str | None = None
+    retry_after: int | None = None
     id: str = field(default_factory=lambda: f"err-{uuid.uuid4().hex[:12]}")
 
 
-@dataclass(frozen=True)
-class Event:
-    """What a step added to output `index` of a request; usage comes with the last event."""
+class Event(NamedTuple):
+    """What steps added to output `output` of a request. A tuple, as a step sends hundreds.
 
-    index: int
-    text: str = ""
-    tokens: int = 0
+    cached_tokens: part of the prompt that was in the prefix cache.
+    """
+
+    output: int
+    token_ids: list[int]
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
-    usage: Usage | None = None
+    cached_tokens: int = 0
     failure: Failure | None = None
 
     @classmethod
-    def of(cls, delta: Delta, *, last: bool, failure: Failure | None = None) -> "Event":
-        """To be called in the thread that steps: a delta's request changes with the next step.
+    def of(cls, delta: Delta, failure: Failure | None = None) -> "Event":
+        """To be called in the thread that steps: a delta's request changes with the next step."""
+        ids, request = delta.token_ids, delta.request
+        every = request.outputs[delta.index].logprobs
+        logprobs = tuple(every[-len(ids) :]) if every and ids else ()
+        return cls(delta.index, ids, logprobs, delta.finish_reason, request.cached_tokens, failure)
 
-        last: of all outputs; the request is finished for each that ended in the same step.
-        """
-        output, count = delta.request.outputs[delta.index], len(delta.token_ids)
-        logprobs = tuple(output.logprobs[-count:]) if output.logprobs and count else ()
-        usage = delta.request.usage if last else None
-        return cls(delta.index, delta.text, count, logprobs, delta.finish_reason, usage, failure)
+    @classmethod
+    def failed(cls, failure: Failure) -> "Event":
+        """All outputs of the request end with it."""
+        return cls(0, [], finish_reason="error", failure=failure)
+
+    def then(self, later: "Event") -> "Event":
+        """Both in one, of the same output."""
+        return Event(
+            self.output,
+            [*self.token_ids, *later.token_ids],
+            (*self.logprobs, *later.logprobs),
+            later.finish_reason,
+            later.cached_tokens,
+            later.failure,
+        )
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class EngineRequest:
-    """One prompt for the engine of one cache. Counts and times belong to the engines' thread."""
+    """One prompt for the engine of one cache. number: counted by the API process that sends it.
 
-    id: str
+    params: without stop strings, which are the API's to find (`detokenize` is False).
+    """
+
+    number: int
     kv: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
-    finished: int = 0  # of its n outputs
-    arrival: float = field(default_factory=time.perf_counter)
-    first_token: float | None = None
-    latest_token: dict[int, float] = field(default_factory=dict)  # by output
 
 
-Events: TypeAlias = list[tuple[EngineRequest, Event]]
+Numbered: TypeAlias = list[tuple[int, Event]]  # by the number of the request

@@ -1,69 +1,93 @@
-"""The engines as the event loop sees them: admission, subscriptions, draining."""
+"""The engines as routes see them: submission, subscriptions, state."""
 
 import asyncio
-import math
-import time
-import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+import itertools
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
-from gossamer.engine import LLM, Engine, SamplingParams
+import torch
+
+from gossamer.engine import SamplingParams
 from gossamer.kv import KVConfig
-from gossamer.server.engine_loop import EngineLoop
 from gossamer.server.errors import APIError, failed
-from gossamer.server.events import EngineRequest, Event, Events
-from gossamer.server.metrics import Metrics
+from gossamer.server.events import EngineRequest, Event, Failure, Numbered
+from gossamer.server.info import EngineInfo, ServerInfo
+from gossamer.server.link import PATIENCE, Connect, EngineLink, gone
+from gossamer.server.output_text import OutputText, Piece
 from gossamer.server.settings import Limits
+from gossamer.server.snapshot import HostState
 from gossamer.server.tokens import Tokens
+from gossamer.server.wire import Abort, Add, Responded
 
 FAILING = 3  # steps in a row that raised, from which on health is bad
-LONGEST_RETRY = 60  # seconds
-SMOOTHING = 0.1  # weight of the latest request in the mean duration
 
 
 class Gateway:
-    """Takes requests for engines that run in a thread of their own.
+    """Takes requests for engines in another process, or in other threads of this one.
 
-    engines: by the KV spec they were asked for; the first is the one of requests that name none.
-    To be used in one event loop, between `start` and `close`.
+    connect: see EngineLink. To be used in one event loop, between `start` and `close`.
     """
 
-    def __init__(self, engines: Mapping[str, LLM], limits: Limits, metrics: Metrics) -> None:
-        self.llms, self.limits, self.metrics = dict(engines), limits, metrics
-        self.engines: dict[str, Engine] = {name: llm.engine for name, llm in engines.items()}
-        self.tokens = Tokens(next(iter(engines.values())).tokenizer)
-        self.draining = False
-        self.started = time.time()
-        self.loop = EngineLoop(self.engines, self._publish, metrics)
-        self._subscriptions: dict[EngineRequest, Subscription] = {}
-        self._active = dict.fromkeys(engines, 0)  # sequences that run or wait
-        self._duration = 1.0
-        self._event_loop: asyncio.AbstractEventLoop | None = None
-        metrics.watch(lambda: self.loop.snapshots)
+    def __init__(self, connect: Connect, limits: Limits) -> None:
+        self.limits, self.draining = limits, False
+        self._link = EngineLink(connect, self._dispatch, self._lost)
+        self._numbers = itertools.count()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._tokens: Tokens | None = None
 
     async def start(self) -> None:
-        self._event_loop = asyncio.get_running_loop()
-        self.loop.start()
+        """Until the engines are there."""
+        await self._link.start()
+        self._tokens = Tokens(self.info.tokenizer)
 
     async def close(self) -> None:
-        """End what is running, the thread and the engines."""
-        await asyncio.to_thread(self.loop.close)
-        self.tokens.close()
-        for llm in self.llms.values():
-            llm.close()
+        """The engines notice, and end what is running."""
+        await self._link.close()
+        if self._tokens is not None:
+            self._tokens.close()
 
     @property
-    def status(self) -> str:
-        """ok, draining or failing."""
-        if self.draining:
-            return "draining"
-        broken = any(count >= FAILING for count in self.loop.failures.values())
-        return "failing" if broken else "ok"
+    def info(self) -> ServerInfo:
+        return self._link.info
+
+    @property
+    def engines(self) -> dict[str, EngineInfo]:
+        """By KV spec; the first is the one of requests that name none."""
+        return self.info.engines
+
+    @property
+    def tokens(self) -> Tokens:
+        assert self._tokens is not None, "started"
+        return self._tokens
 
     @property
     def in_flight(self) -> int:
-        """Sequences that are not finished."""
-        return sum(self._active.values())
+        """Prompts of this process that are not answered."""
+        return len(self._subscriptions)
+
+    async def call(self, name: str, seconds: float = PATIENCE) -> Any:
+        """What the engine process answers. APIError if it does not, or cannot."""
+        return await self._link.call(name, seconds)
+
+    async def status(self) -> str:
+        """ok, draining, failing, or down: then the engine process is gone, or does not answer."""
+        try:
+            return self.status_of(await self.call("state"))
+        except APIError:
+            return "down"
+
+    def status_of(self, state: HostState) -> str:
+        if self.draining:
+            return "draining"
+        broken = any(engine.failures >= FAILING for engine in state.engines.values())
+        return "failing" if broken else "ok"
+
+    def responded(self, method: str, route: str, status: int) -> None:
+        """Count an HTTP response."""
+        with suppress(APIError):  # while there is no engine, nobody counts
+            self._link.send(Responded(method, route, status))
 
     def resolve_kv(self, kv: str | None) -> str:
         """The name of the engine with this cache. APIError for one that is not loaded."""
@@ -71,9 +95,8 @@ class Gateway:
             return next(iter(self.engines)) if kv is None else kv
         for name, engine in self.engines.items():
             with suppress(ValueError):
-                dtype = engine.built.dtype
                 # By its bits, or by the percentage of which they were made.
-                if KVConfig.of(kv, dtype) in (engine.kv, KVConfig.of(engine.config.kv, dtype)):
+                if KVConfig.of(kv, getattr(torch, engine.dtype)) in (engine.kv, engine.asked):
                     return name
         loaded = ", ".join(self.engines)
         raise APIError(400, f"kv is {kv!r}; loaded: {loaded}", param="kv", code="kv_not_loaded")
@@ -81,97 +104,123 @@ class Gateway:
     def submit(
         self, kv: str, prompts: Sequence[tuple[int, ...]], params: SamplingParams
     ) -> "Subscription":
-        """Queue prompts. APIError: 429 when the queue is full, 503 while draining."""
+        """Queue prompts. APIError 503 while draining and without an engine; 429 comes as event."""
         count = len(prompts) * params.n
-        room = self.engines[kv].config.max_num_seqs + self.limits.queue
-        most = min(room, self.limits.sequences)
+        most = min(self.engines[kv].max_num_seqs + self.limits.queue, self.limits.sequences)
         if count > most:
             raise APIError(400, f"prompts times n is {count}; must be 1 to {most}", param="n")
         if self.draining:
             raise APIError(503, "the server is about to stop", headers={"Retry-After": "5"})
-        if self._active[kv] + count > room:
-            raise APIError(
-                429,
-                f"{self._active[kv]} sequences run or wait; must be at most {room} with the "
-                f"{count} of this request",
-                code="queue_full",
-                headers={"Retry-After": str(self._retry_after(kv))},
-            )
-        name = uuid.uuid4().hex
-        requests = [EngineRequest(f"{name}-{i}", kv, ids, params) for i, ids in enumerate(prompts)]
-        subscription = Subscription(self, requests, params.n)
-        self._active[kv] += count
-        for request in requests:
-            self._subscriptions[request] = subscription
-            self.loop.add(request)
+        without_text = replace(params, stop=(), detokenize=False)
+        requests = tuple(
+            EngineRequest(next(self._numbers), kv, ids, without_text) for ids in prompts
+        )
+        try:
+            subscription = Subscription(self, requests, params)
+        except ValueError as error:  # stop strings without a tokenizer
+            raise APIError(400, str(error), param="stop") from None
+        self._link.send(Add(requests))
+        self._subscriptions.update({request.number: subscription for request in requests})
         return subscription
 
-    def _retry_after(self, kv: str) -> int:
-        """When about half of the queue will be gone."""
-        batch = self.engines[kv].config.max_num_seqs
-        seconds = self._duration * max(1.0, self._active[kv] / batch) / 2
-        return max(1, min(LONGEST_RETRY, math.ceil(seconds)))
+    def abort(self, number: int, output: int | None = None) -> None:
+        """End a request, or an output of it."""
+        with suppress(APIError):
+            self._link.send(Abort(number, output))
 
-    def release(self, request: EngineRequest, *, seconds: float | None = None) -> bool:
-        """Give back a request's places in the queue; whether it had any."""
-        if self._subscriptions.pop(request, None) is None:
-            return False
-        self._active[request.kv] -= request.params.n
-        if seconds is not None:
-            self._duration += SMOOTHING * (seconds - self._duration)
-        return True
+    def release(self, number: int) -> None:
+        """Nothing more is wanted of a request."""
+        self._subscriptions.pop(number, None)
 
-    def _publish(self, events: Events) -> None:
-        assert self._event_loop is not None, "started"
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._event_loop.call_soon_threadsafe(self._dispatch, events)
-
-    def _dispatch(self, events: Events) -> None:
-        for request, event in events:
-            subscription = self._subscriptions.get(request)
+    def _dispatch(self, events: Numbered) -> None:
+        for number, event in events:
+            subscription = self._subscriptions.get(number)
             if subscription is not None:
-                subscription.put(request, event)
+                subscription.put(number, event)
+
+    def _lost(self) -> None:
+        error = gone()
+        failure = Failure(f"{error}; it ended while it had this request", 503, error.code, 5)
+        self._dispatch([(number, Event.failed(failure)) for number in list(self._subscriptions)])
 
 
 class Subscription:
-    """The events of all prompts of one HTTP request.
+    """The outputs of all prompts of one HTTP request, counted through.
 
-    Iterating gives (output number, event), outputs of all prompts counted through. It raises
-    APIError when an output fails or the time is up.
+    Iterating gives (output number, piece); what has come since the last time is one piece. It
+    raises APIError when an output fails or the time is up.
     """
 
-    def __init__(self, gateway: Gateway, requests: list[EngineRequest], n: int) -> None:
+    def __init__(
+        self, gateway: Gateway, requests: Sequence[EngineRequest], params: SamplingParams
+    ) -> None:
         self._gateway = gateway
-        self._first = {request: i * n for i, request in enumerate(requests)}
-        self._open = set(requests)
-        self._arrival = asyncio.get_running_loop().time()
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._n = params.n
+        self._first = {request.number: i * params.n for i, request in enumerate(requests)}
+        self._open = dict.fromkeys(self._first, params.n)  # outputs that are not finished
+        decoder = gateway.tokens.decoder
+        self._texts = [
+            OutputText(decoder, params, request.prompt_ids)
+            for request in requests
+            for _ in range(params.n)
+        ]
+        self._timer = asyncio.get_running_loop().call_later(gateway.limits.timeout, self._expire)
+        self._waiting: dict[int, Event] = {}  # by output number
+        self._failure: Failure | None = None
+        self._news = asyncio.Event()
 
-    def put(self, request: EngineRequest, event: Event) -> None:
-        """Called by the gateway, in the event loop."""
-        if event.usage is not None or event.failure is not None:
-            self._open.discard(request)
-            seconds = asyncio.get_running_loop().time() - self._arrival
-            self._gateway.release(request, seconds=seconds)
-        self._events.put_nowait((self._first[request] + event.index, event))
+    def put(self, number: int, event: Event) -> None:
+        """Called by the gateway."""
+        if event.failure is not None:
+            self._failure = event.failure
+            self._closed(number)
+        else:
+            output = self._first[number] + event.output
+            before = self._waiting.get(output)
+            self._waiting[output] = event if before is None else before.then(event)
+        self._news.set()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
-        limit = self._gateway.limits.timeout
-        while self._open or not self._events.empty():
-            try:
-                async with asyncio.timeout_at(self._arrival + limit):
-                    number, event = await self._events.get()
-            except TimeoutError:
-                raise APIError(
-                    504, f"the request took longer than {limit:g} seconds", code="timeout"
-                ) from None
-            if event.failure is not None:
-                raise failed(event.failure)
-            yield number, event
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
+        while self._open or self._failure is not None:
+            await self._news.wait()
+            self._news.clear()
+            waiting, self._waiting = self._waiting, {}
+            for output, event in waiting.items():
+                piece = self._read(output, event)
+                if piece is not None:
+                    yield output, piece
+            if self._failure is not None:
+                raise failed(self._failure)
 
     def abort(self) -> None:
         """End what is still running; its pages return before the next step."""
-        for request in self._open:
-            if self._gateway.release(request):
-                self._gateway.loop.abort(request)
-        self._open.clear()
+        for number in list(self._open):
+            self._closed(number)
+            self._gateway.abort(number)
+
+    def _read(self, output: int, event: Event) -> Piece | None:
+        """What an event says; nothing after the output has ended."""
+        text = self._texts[output]
+        if text.finished:
+            return None
+        piece = text.take(event)
+        if piece.finish_reason is None:
+            return piece
+        number = list(self._first)[output // self._n]
+        if event.finish_reason is None:  # a stop string, of which the engine knows nothing
+            self._gateway.abort(number, output % self._n)
+        self._open[number] -= 1
+        if not self._open[number]:
+            self._closed(number)
+        return piece
+
+    def _closed(self, number: int) -> None:
+        self._open.pop(number, None)
+        self._gateway.release(number)
+        if not self._open:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        limit = self._gateway.limits.timeout
+        self._failure = Failure(f"the request took longer than {limit:g} seconds", 504, "timeout")
+        self._news.set()

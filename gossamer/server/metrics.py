@@ -1,13 +1,21 @@
 """Numbers for Prometheus."""
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from bisect import bisect_left
+from collections import Counter as Multiset
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from gossamer.engine import Usage
-from gossamer.server.events import EngineRequest, Event
 from gossamer.server.snapshot import Snapshot
 
 Snapshots = Callable[[], Mapping[str, Snapshot]]
@@ -33,6 +41,18 @@ COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
 }
 
 
+@dataclass
+class StepTimes:
+    """Of a step that ended `now`: times to first tokens, and when others had their token before.
+
+    Most sequences had it in the step before, at one and the same time.
+    """
+
+    now: float
+    firsts: list[float] = field(default_factory=list)
+    befores: Multiset[float] = field(default_factory=Multiset)
+
+
 class Metrics:
     """Of one server; the label `kv` names the engine by its cache."""
 
@@ -50,37 +70,34 @@ class Metrics:
             ["method", "route", "status"],
             registry=registry,
         )
-        self._ttft = self._histogram("time_to_first_token", "Until the first token", TTFT_BUCKETS)
-        self._itl = self._histogram("inter_token_latency", "From a token to the next", ITL_BUCKETS)
-        self._latency = self._histogram(
+        self._ttft = _Histogram("time_to_first_token", "Until the first token", TTFT_BUCKETS)
+        self._itl = _Histogram("inter_token_latency", "From a token to the next", ITL_BUCKETS)
+        self._latency = _Histogram(
             "request_duration", "From arrival to the last token", LATENCY_BUCKETS
         )
-
-    def _histogram(self, name: str, description: str, buckets: tuple[float, ...]) -> Histogram:
-        name = f"gossamer_{name}_seconds"
-        return Histogram(name, description, ["kv"], buckets=buckets, registry=self.registry)
+        for histogram in (self._ttft, self._itl, self._latency):
+            registry.register(histogram)
 
     def watch(self, snapshots: Snapshots) -> None:
         """From now on, report engines as well."""
         self.registry.register(_Engines(snapshots))
 
-    def observe(self, request: EngineRequest, event: Event, now: float) -> None:
-        """Latencies of what a step gave to a request."""
-        if not event.tokens:
-            return
-        if request.first_token is None:
-            request.first_token = now
-            self._ttft.labels(request.kv).observe(now - request.arrival)
-        if event.index in request.latest_token:
-            self._itl.labels(request.kv).observe(now - request.latest_token[event.index])
-        request.latest_token[event.index] = now
-        if event.usage is not None:
-            self._latency.labels(request.kv).observe(now - request.arrival)
+    def step(self, kv: str, times: StepTimes) -> None:
+        """Latencies of the tokens of a step."""
+        for seconds in times.firsts:
+            self._ttft.observe(kv, seconds)
+        for before, count in times.befores.items():
+            self._itl.observe(kv, times.now - before, count)
 
-    def finished(self, request: EngineRequest, outcome: str, usage: Usage | None = None) -> None:
-        self._requests.labels(request.kv, outcome).inc()
-        if usage is not None and usage.cached_tokens:
-            self._prefix_hits.labels(request.kv).inc()
+    def ended(self, kv: str, outcome: str) -> None:
+        """A prompt, one way or another."""
+        self._requests.labels(kv, outcome).inc()
+
+    def finished(self, kv: str, seconds: float, cached_tokens: int) -> None:
+        """A prompt whose outputs are complete."""
+        self._latency.observe(kv, seconds)
+        if cached_tokens:
+            self._prefix_hits.labels(kv).inc()
 
     def responded(self, method: str, route: str, status: int) -> None:
         self._responses.labels(method, route, str(status)).inc()
@@ -88,6 +105,32 @@ class Metrics:
     def text(self) -> bytes:
         """In Prometheus's format."""
         return generate_latest(self.registry)
+
+
+class _Histogram(Collector):
+    """prometheus_client's has no way to count several equal values at once."""
+
+    def __init__(self, name: str, description: str, bounds: Sequence[float]) -> None:
+        self._name, self._description = f"gossamer_{name}_seconds", description
+        self._bounds = bounds
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, kv: str, seconds: float, times: int = 1) -> None:
+        with self._lock:
+            counts = self._counts.setdefault(kv, [0] * (len(self._bounds) + 1))
+            counts[bisect_left(self._bounds, seconds)] += times
+            self._sums[kv] = self._sums.get(kv, 0.0) + times * seconds
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._description, labels=["kv"])
+        with self._lock:
+            for kv, counts in self._counts.items():
+                names = [*map(str, map(float, self._bounds)), "+Inf"]
+                buckets = list(zip(names, map(float, accumulate(counts)), strict=True))
+                family.add_metric([kv], buckets, self._sums[kv])
+        return [family]
 
 
 class _Engines(Collector):

@@ -9,13 +9,13 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gossamer.server.errors import APIError
-from gossamer.server.metrics import Metrics
 
 log = logging.getLogger("gossamer.server")
 OPEN_PATHS = ("/", "/health")  # for probes, and the page, which asks for the key
@@ -23,10 +23,13 @@ OPEN_FOLDER = "/static/"
 
 
 class RequestLog:
-    """An id, a line in the log and metrics for each request. No prompts, no query strings."""
+    """An id and a line in the log for each request. No prompts, no query strings.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    responded: called with method, route and status.
+    """
+
+    def __init__(self, app: ASGIApp, responded: Callable[[str, str, int], None]) -> None:
+        self._app, self._responded = app, responded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +52,7 @@ class RequestLog:
         finally:
             route = getattr(scope.get("route"), "path", None) or "(none)"
             seconds = time.perf_counter() - start
-            self._metrics.responded(scope["method"], route, status)
+            self._responded(scope["method"], route, status)
             log.info("%s %s %s %d %.3fs", name, scope["method"], route, status, seconds)
 
 

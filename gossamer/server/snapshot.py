@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gossamer.engine import Engine
 from gossamer.kv.pages import PagePool
-from gossamer.ops.kv_block import BLOCK_TOKENS
 
 RATE_SECONDS = 5  # over which tokens per second are counted
 
@@ -70,13 +69,21 @@ class Snapshot:
         return self.kv_bytes_dense - self.kv_bytes
 
 
-def bytes_for(engine: Engine, tokens: int) -> tuple[int, int]:
-    """Bytes of K and V of a sequence of this length: in this cache, and in a plain one."""
-    size, blocks = engine.built.size, -(-tokens // BLOCK_TOKENS)
-    stored = engine.built.rule.stored_blocks(tokens)
-    ranks = engine.config.tensor_parallel_size
-    mine = stored * size.stored_bytes + (blocks - stored) * size.dense_bytes
-    return ranks * mine, ranks * blocks * size.dense_bytes
+@dataclass(frozen=True)
+class EngineState:
+    """failures: steps that raised since one did not."""
+
+    seen: Snapshot
+    tokens_per_second: float
+    failures: int
+
+
+@dataclass(frozen=True)
+class HostState:
+    """in_flight: sequences that are not finished, of all engines."""
+
+    engines: dict[str, EngineState]
+    in_flight: int
 
 
 class Rate:

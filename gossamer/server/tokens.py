@@ -1,4 +1,4 @@
-"""Text to tokens and back, in a thread of its own with its own tokenizer."""
+"""Text to tokens and back."""
 
 import asyncio
 import copy
@@ -19,10 +19,13 @@ BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how SentencePiece names tokens of 
 
 
 class Tokens:
-    """A copy of the tokenizer: the engines' own is in use in another thread."""
+    """Prompts are encoded in a thread of its own, where a long one does not stop the event loop.
+
+    decoder: a copy for the event loop, as a tokenizer is not for two threads at once.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = copy.deepcopy(tokenizer)
+        self.tokenizer, self.decoder = tokenizer, copy.deepcopy(tokenizer)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gossamer tokenizer")
         self.piece = lru_cache(maxsize=1 << 16)(self._piece)
 
@@ -80,12 +83,12 @@ class Tokens:
 
     def _piece(self, token: int) -> tuple[str, list[int]]:
         """The text of one token, and its bytes: some tokens are parts of characters."""
-        if self.tokenizer is None:
+        if self.decoder is None:
             return f"token_id:{token}", []
-        text = str(self.tokenizer.decode([token]))
+        text = str(self.decoder.decode([token]))
         if INCOMPLETE not in text:
             return text, list(text.encode())
-        name = str(self.tokenizer.convert_ids_to_tokens(token))
+        name = str(self.decoder.convert_ids_to_tokens(token))
         if match := BYTE.fullmatch(name):
             return text, [int(match[1], 16)]
         table = _byte_table()

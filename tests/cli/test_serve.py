@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gossamer.cli.main import app
+from tests.server.live import wait_until
 
 httpx = pytest.importorskip("httpx", reason="pip install 'gossamer[serve]'")
 pytest.importorskip("fastapi", reason="pip install 'gossamer[serve]'")
@@ -103,7 +104,7 @@ def test_killed_started_again_and_stopped(start, tmp_path):
     with pytest.raises(httpx.HTTPError):
         list(lines)
     first.wait()
-    assert first.relatives() == []
+    wait_until(lambda: first.relatives() == [])
 
     port = first.url.rsplit(":", 1)[1]
     second = start("--port", port, "--kv", frontier, "--compare", "dense")
@@ -112,12 +113,13 @@ def test_killed_started_again_and_stopped(start, tmp_path):
     assert [engine["kv"] for engine in stats["engines"]] == [SPARSE, "dense"]
     lines = stream(second, 400)
     next(lines)
+    assert len(second.relatives()) >= 3  # itself, the engine and the API
     second.send(signal.SIGTERM)
     *chunks, done = lines
     assert done == "data: [DONE]"
     assert '"finish_reason": "length"' in chunks[-1]
     assert second.wait() == 0
-    assert "stopping; 1 sequences are running" in second.log
+    assert "stopping; 1 prompts are running" in second.log
     assert second.log.rstrip().endswith("stopped")
     assert "w1 w2" not in second.log
 
@@ -151,3 +153,46 @@ def test_a_port_that_is_taken():
         result = CliRunner().invoke(app, ["serve", "nowhere", "--port", port])
     assert result.exit_code == 2
     assert f"127.0.0.1:{port} cannot be served: Address already in use" in result.output
+
+
+def children(server, name):
+    """Process ids of its engine or of its API processes."""
+    return [int(pid) for pid in re.findall(rf"{name}.*?: process (\d+) is ready", server.log)]
+
+
+def test_processes_that_die(start):
+    """What was open is told, health says so, and a new process takes the place of the old one."""
+    server = start("--port", 0, "--api-workers", 2)
+    client = httpx.Client(base_url=server.url, timeout=60)  # one connection, to one API process
+    lines = stream(server, 400)
+    next(lines)
+    (engine,), apis = children(server, "engine"), children(server, "api")
+    assert len(apis) == 2
+    os.kill(engine, signal.SIGKILL)
+    *_, error, done = lines
+    assert (json.loads(error.removeprefix("data: "))["error"]["code"], done) == (
+        "engine_down",
+        "data: [DONE]",
+    )
+    wait_until(lambda: client.get("/health").json() == {"status": "down"}, 10)
+    wait_until(lambda: client.get("/health").status_code == 200, 60)
+    assert list(stream(server, 5))[-1] == "data: [DONE]"
+
+    for api in apis:
+        os.kill(api, signal.SIGKILL)
+    wait_until(lambda: len(children(server, "api")) == 4, 60)
+    assert list(stream(server, 5))[-1] == "data: [DONE]"
+
+    os.kill(children(server, "engine")[-1], signal.SIGSTOP)
+    try:
+        with httpx.Client(base_url=server.url, timeout=60) as late:
+            assert late.get("/health").json() == {"status": "down"}
+            assert late.get("/metrics").json()["error"]["code"] == "engine_silent"
+    finally:
+        os.kill(children(server, "engine")[-1], signal.SIGCONT)
+    with httpx.Client(base_url=server.url, timeout=60) as late:
+        assert late.get("/health").status_code == 200
+        assert late.get("/v1/gossamer/stats").json()["in_flight"] == 0
+    server.send(signal.SIGTERM)
+    assert server.wait() == 0
+    wait_until(lambda: server.relatives() == [])

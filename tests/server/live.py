@@ -1,5 +1,6 @@
 """Servers in this process: on a real socket in a thread, or called directly."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ import httpx
 
 from gossamer.engine import LLM
 from gossamer.server import Gateway, Settings, create_app
+from gossamer.server.host import EngineHost
+from gossamer.server.sockets import address, bind
 from gossamer.server.uvicorn_server import Server
 from tests.engine.serving import assert_empty, cpu_llm
 
@@ -20,9 +23,11 @@ SPARSE = "sparse:k=8,v=8"
 class Live:
     """A server that listens. llms: its engines, by cache."""
 
-    def __init__(self, server: Server, gateway: Gateway, llms: dict[str, LLM]) -> None:
-        self.server, self.gateway, self.llms = server, gateway, llms
-        self.url = f"http://127.0.0.1:{server.port}"
+    def __init__(self, server: Server, app: Any, llms: dict[str, LLM], url: str) -> None:
+        self.server, self.llms, self.url = server, llms, url
+        self.host: EngineHost = app.state.host
+        self.gateway: Gateway = app.state.context.gateway
+        self.events = app.state.events
 
     @property
     def llm(self) -> LLM:
@@ -45,7 +50,7 @@ class Live:
 
     def assert_empty(self) -> None:
         """Soon, nothing runs and no page is in use."""
-        wait_until(lambda: self.gateway.in_flight == 0)
+        wait_until(lambda: self.gateway.in_flight == self.host.state().in_flight == 0)
         wait_until(lambda: not any(llm.engine.busy for llm in self.llms.values()))
         for llm in self.llms.values():
             assert_empty(llm)
@@ -65,16 +70,22 @@ def serving(
     """A tiny model on a free port; must be empty in the end."""
     llms = {kv: cpu_llm(model, kv=kv, **options) for kv in caches}
     app = create_app(llms, Settings(model=MODEL, **(settings or {})))
-    server = Server(app, "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, daemon=True)
+    (listening,) = bind("127.0.0.1", 0)
+    server = Server(app, listening)
+
+    async def serve() -> None:
+        app.state.events = asyncio.get_running_loop()
+        await server.serve()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
     wait_until(lambda: server.started)
-    live = Live(server, app.state.context.gateway, llms)
+    live = Live(server, app, llms, address(listening))
     try:
         yield live
         live.assert_empty()
     finally:
-        server.handle_exit(15, None)
+        server.stop()
         thread.join(30)
         assert not thread.is_alive()
 

@@ -53,9 +53,7 @@ def send(server):
         return await asyncio.gather(*calls)
 
     def send(path, *bodies):
-        return asyncio.run_coroutine_threadsafe(
-            post(path, bodies), server.gateway._event_loop
-        ).result(60)
+        return asyncio.run_coroutine_threadsafe(post(path, bodies), server.events).result(60)
 
     return send
 
@@ -121,5 +119,5 @@ def test_no_path_is_an_error_of_the_server(server, path, method):
     client = httpx.AsyncClient(transport=transport, base_url="http://test")
     for url in (path, f"v1/models/{path}", f"static/{path}"):
         call = client.request(method, "/" + quote(url))
-        response = asyncio.run_coroutine_threadsafe(call, server.gateway._event_loop).result(60)
+        response = asyncio.run_coroutine_threadsafe(call, server.events).result(60)
         assert response.status_code < 500

@@ -25,7 +25,7 @@ def offline(live, prompt, kv="dense", **settings):
     """What LLM.generate gives; the server's thread must not be in the engine meanwhile."""
     params = SamplingParams(**{"temperature": 0, "ignore_eos": True, **settings})
     llm = live.llms[kv]
-    return live.gateway.loop.call(lambda: llm.generate([prompt], params)[0]).result(60)
+    return live.host.loop.call(lambda: llm.generate([prompt], params)[0]).result(60)
 
 
 def test_models(client):

@@ -63,12 +63,11 @@ def test_statistics_while_it_runs(tiny):
 
         async def ask():
             nonlocal subscription
-            engine = live.llms[SPARSE].engine
             params = SamplingParams(max_tokens=50, ignore_eos=True)
-            subscription = live.gateway.submit(SPARSE, [engine.checked([5] * 400)], params)
+            subscription = live.gateway.submit(SPARSE, [(5,) * 400], params)
 
         run_in(live, ask)
-        wait_until(lambda: live.gateway.loop.snapshots[SPARSE].output_tokens > 3)
+        wait_until(lambda: live.host.loop.snapshots[SPARSE].output_tokens > 3)
         slow.gate.clear()
         stats = live.get("/v1/gossamer/stats").json()
         dense, sparse = stats["engines"]
@@ -91,7 +90,7 @@ def test_statistics_while_it_runs(tiny):
 
 def run_in(live, function):
     """In the server's event loop."""
-    return asyncio.run_coroutine_threadsafe(function(), live.gateway._event_loop).result(30)
+    return asyncio.run_coroutine_threadsafe(function(), live.events).result(30)
 
 
 def test_the_profiler(tiny, tmp_path):

@@ -190,7 +190,8 @@ def test_an_engine_that_fails_again_and_again_is_not_healthy(tiny):
         live.llm.engine.executor.run = lambda step: (_ for _ in ()).throw(WorkerDiedError("gone"))
         for _ in range(3):
             assert live.complete().status_code == 500
-        assert (live.get("/health").status_code, live.gateway.status) == (503, "failing")
+        health = live.get("/health")
+        assert (health.status_code, health.json()) == (503, {"status": "failing"})
         live.llm.engine.executor.run = run
         assert live.complete().status_code == 200
         assert live.get("/health").status_code == 200
@@ -217,10 +218,10 @@ def test_draining_finishes_what_runs(tiny):
         wait_until(lambda: live.gateway.in_flight == 1)
 
         async def told():
-            live.server.handle_exit(15, None)
-            return live.gateway.status
+            live.server.stop()
+            return await live.gateway.status()
 
-        events = live.gateway._event_loop
+        events = live.events
         assert asyncio.run_coroutine_threadsafe(told(), events).result(5) == "draining"
         answer = running.result(30)
         assert answer.status_code == 200
@@ -243,7 +244,7 @@ def test_draining_ends_after_its_time(tiny):
         reader = threading.Thread(target=read)
         reader.start()
         wait_until(lambda: live.llm.engine.stats.output_tokens > 2)
-        live.server.handle_exit(15, None)
+        live.server.stop()
         reader.join(20)
         assert not reader.is_alive()
         assert seen

@@ -24,7 +24,7 @@ def test_a_small_soak(tiny, kv):
         assert soak.in_use(target) == 0
         live.assert_empty()
         assert live.llm.engine.stats.preemptions > 0
-        check = live.gateway.loop.call(lambda: soak.compare(live.llm, planned, seen))
+        check = live.host.loop.call(lambda: soak.compare(live.llm, planned, seen))
         equal, answers, margins = check.result(120)
     assert [s.error for s in seen if s.error] == []
     assert sum(s.left for s in seen) >= 8

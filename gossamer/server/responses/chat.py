@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gossamer.engine import TokenLogprobs
-from gossamer.server.events import Event
+from gossamer.server.output_text import Piece
 from gossamer.server.responses.common import LOWEST_LOGPROB, Envelope, ResponseState
 from gossamer.server.tokens import Tokens
 
@@ -19,14 +19,14 @@ class ChatWriter:
     def opening(self, number: int) -> dict[str, Any] | None:
         return self._chunk(number, {"role": "assistant", "content": ""}, None, None)
 
-    def chunk(self, number: int, event: Event) -> dict[str, Any] | None:
-        if not (event.text or event.finish_reason or (self._logprobs and event.logprobs)):
+    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+        if not (piece.text or piece.finish_reason or (self._logprobs and piece.logprobs)):
             return None
-        delta = {"content": event.text} if event.text or event.logprobs else {}
+        delta = {"content": piece.text} if piece.text or piece.logprobs else {}
         logprobs = (
-            self._logprobs_json(event.logprobs) if self._logprobs and event.logprobs else None
+            self._logprobs_json(piece.logprobs) if self._logprobs and piece.logprobs else None
         )
-        return self._chunk(number, delta, logprobs, event.finish_reason)
+        return self._chunk(number, delta, logprobs, piece.finish_reason)
 
     def usage(self, state: ResponseState) -> dict[str, Any]:
         return self._wrap("chat.completion.chunk", [], **state.usage())

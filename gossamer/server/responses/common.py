@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gossamer._version import __version__
-from gossamer.engine import Engine, TokenLogprobs
+from gossamer.engine import TokenLogprobs
 from gossamer.engine.outputs import FinishReason
-from gossamer.server.events import Event
-from gossamer.server.snapshot import bytes_for
+from gossamer.server.info import EngineInfo
+from gossamer.server.output_text import Piece
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf; this is OpenAI's number for it
 
@@ -27,20 +27,21 @@ class Output:
 class ResponseState:
     """Outputs of all prompts, counted through: n of the first prompt, n of the second, ..."""
 
-    def __init__(self, engine: Engine, kv: str, prompts: Sequence[Sequence[int]], n: int) -> None:
+    def __init__(
+        self, engine: EngineInfo, kv: str, prompts: Sequence[Sequence[int]], n: int
+    ) -> None:
         self._engine, self._kv, self._n = engine, kv, n
         self._lengths = [len(ids) for ids in prompts]
-        self._cached = 0
+        self._cached = [0] * len(prompts)
         self.outputs = [Output() for _ in range(len(prompts) * n)]
 
-    def add(self, number: int, event: Event) -> None:
+    def add(self, number: int, piece: Piece) -> None:
         output = self.outputs[number]
-        output.text += event.text
-        output.tokens += event.tokens
-        output.logprobs += event.logprobs
-        output.finish_reason = event.finish_reason
-        if event.usage is not None:
-            self._cached += event.usage.cached_tokens
+        output.text += piece.text
+        output.tokens += piece.tokens
+        output.logprobs += piece.logprobs
+        output.finish_reason = piece.finish_reason
+        self._cached[number // self._n] = piece.cached_tokens
 
     def usage(self) -> dict[str, Any]:
         """The fields `usage` and `gossamer` of a response."""
@@ -49,7 +50,7 @@ class ResponseState:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": self._cached},
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
         }
         return {"usage": usage, "gossamer": self._cache()}
 
@@ -59,7 +60,7 @@ class ResponseState:
             self._lengths[number // self._n] + output.tokens
             for number, output in enumerate(self.outputs)
         ]
-        sizes = [bytes_for(self._engine, length) for length in lengths]
+        sizes = [self._engine.bytes_for(length) for length in lengths]
         mine, plain = (sum(size[side] for size in sizes) for side in (0, 1))
         return {
             "kv": self._kv,
@@ -77,8 +78,8 @@ class Writer(Protocol):
         """The chunk before the first of an output."""
         ...
 
-    def chunk(self, number: int, event: Event) -> dict[str, Any] | None:
-        """What an event adds; None for nothing that can be shown."""
+    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+        """What a piece adds; None for nothing that can be shown."""
         ...
 
     def usage(self, state: ResponseState) -> dict[str, Any]:

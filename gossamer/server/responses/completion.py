@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gossamer.engine import TokenLogprobs
-from gossamer.server.events import Event
+from gossamer.server.output_text import Piece
 from gossamer.server.responses.common import LOWEST_LOGPROB, Envelope, ResponseState
 from gossamer.server.tokens import Tokens
 
@@ -20,12 +20,12 @@ class CompletionWriter:
     def opening(self, number: int) -> dict[str, Any] | None:
         return None
 
-    def chunk(self, number: int, event: Event) -> dict[str, Any] | None:
-        if not (event.text or event.finish_reason or (self._logprobs and event.logprobs)):
+    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+        if not (piece.text or piece.finish_reason or (self._logprobs and piece.logprobs)):
             return None
-        logprobs = self._logprobs_json(number, event.logprobs) if self._logprobs else None
+        logprobs = self._logprobs_json(number, piece.logprobs) if self._logprobs else None
         return self._wrap(
-            "text_completion", [_choice(number, event.text, logprobs, event.finish_reason)]
+            "text_completion", [_choice(number, piece.text, logprobs, piece.finish_reason)]
         )
 
     def usage(self, state: ResponseState) -> dict[str, Any]:

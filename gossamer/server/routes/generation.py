@@ -6,11 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from gossamer.engine import Engine, PromptTooLongError, SamplingParams
+from gossamer.engine import PromptTooLongError, SamplingParams
 from gossamer.server.context import Context, context_of
 from gossamer.server.errors import APIError
-from gossamer.server.events import Event
 from gossamer.server.gateway import Subscription
+from gossamer.server.info import EngineInfo
+from gossamer.server.output_text import Piece
 from gossamer.server.responses.chat import ChatWriter
 from gossamer.server.responses.common import ResponseState, Writer
 from gossamer.server.responses.completion import CompletionWriter
@@ -20,7 +21,7 @@ from gossamer.server.schemas.completions import CompletionBody
 from gossamer.server.sse import EventStream, unless_disconnected
 
 router = APIRouter(prefix="/v1")
-Numbered = AsyncIterator[tuple[int, Event]]
+Numbered = AsyncIterator[tuple[int, Piece]]
 
 
 @router.post("/chat/completions")
@@ -30,7 +31,7 @@ async def chat(body: ChatBody, request: Request) -> Response:
     engine = context.gateway.engines[kv]
     messages = [message.plain() for message in body.messages]
     context.log_prompt(messages)
-    ids = await context.gateway.tokens.encode(messages, engine.built.max_model_len)
+    ids = await context.gateway.tokens.encode(messages, engine.max_model_len)
     writer = ChatWriter(
         context.request_id(request),
         context.settings.model,
@@ -44,7 +45,7 @@ async def chat(body: ChatBody, request: Request) -> Response:
 async def completions(body: CompletionBody, request: Request) -> Response:
     context = context_of(request)
     kv = _checked_kv(context, body)
-    longest = context.gateway.engines[kv].built.max_model_len
+    longest = context.gateway.engines[kv].max_model_len
     context.log_prompt(body.prompt)
     prompts = [await context.gateway.tokens.encode(p, longest) for p in body.prompts()]
     writer = CompletionWriter(
@@ -78,16 +79,16 @@ async def _respond(
             await unless_disconnected(request, _collect(subscription, state))
             return JSONResponse(writer.whole(state))
         # A failure before the first token is still a status of its own.
-        events = aiter(subscription)
-        first = await unless_disconnected(request, anext(events))
-        return EventStream(subscription, _chunks(first, events, state, writer, body.include_usage))
+        pieces = aiter(subscription)
+        first = await unless_disconnected(request, anext(pieces))
+        return EventStream(subscription, _chunks(first, pieces, state, writer, body.include_usage))
     except BaseException:
         subscription.abort()
         raise
 
 
 def _params(
-    context: Context, engine: Engine, body: Generation, prompts: list[tuple[int, ...]]
+    context: Context, engine: EngineInfo, body: Generation, prompts: list[tuple[int, ...]]
 ) -> SamplingParams:
     """APIError for prompts that cannot be served and for fields that contradict each other."""
     try:
@@ -95,7 +96,7 @@ def _params(
     except ValueError as error:
         code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
         raise APIError(400, str(error), param="prompt", code=code) from None
-    room, wanted = engine.built.max_model_len - longest, body.output_limit
+    room, wanted = engine.max_model_len - longest, body.output_limit
     if wanted is not None and body.max_tokens_given and wanted > room:
         raise APIError(
             400,
@@ -115,27 +116,27 @@ def _params(
 
 
 async def _collect(subscription: Subscription, state: ResponseState) -> None:
-    async for number, event in subscription:
-        state.add(number, event)
+    async for number, piece in subscription:
+        state.add(number, piece)
 
 
 async def _chunks(
-    first: tuple[int, Event], rest: Numbered, state: ResponseState, writer: Writer, usage: bool
+    first: tuple[int, Piece], rest: Numbered, state: ResponseState, writer: Writer, usage: bool
 ) -> AsyncIterator[dict[str, Any]]:
     for number in range(len(state.outputs)):
         opening = writer.opening(number)
         if opening is not None:
             yield opening
-    async for number, event in _with(first, rest):
-        state.add(number, event)
-        chunk = writer.chunk(number, event)
+    async for number, piece in _with(first, rest):
+        state.add(number, piece)
+        chunk = writer.chunk(number, piece)
         if chunk is not None:
             yield chunk
     if usage:
         yield writer.usage(state)
 
 
-async def _with(first: tuple[int, Event], rest: Numbered) -> Numbered:
+async def _with(first: tuple[int, Piece], rest: Numbered) -> Numbered:
     yield first
     async for each in rest:
         yield each

@@ -28,9 +28,9 @@ def _model(context: Context) -> dict[str, Any]:
     return {
         "id": context.settings.model,
         "object": "model",
-        "created": int(gateway.started),
+        "created": int(gateway.info.started),
         "owned_by": "gossamer",
-        "max_model_len": min(e.built.max_model_len for e in gateway.engines.values()),
+        "max_model_len": min(e.max_model_len for e in gateway.engines.values()),
         "kv": list(gateway.engines),
     }
 
@@ -57,8 +57,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> dict[str, Any]:
 async def detokenize(body: DetokenizeBody, request: Request) -> dict[str, Any]:
     context = context_of(request)
     context.check_model(body.model)
-    engine = next(iter(context.gateway.engines.values()))
-    vocab = engine.built.source.config.vocab_size
+    vocab = next(iter(context.gateway.engines.values())).vocab_size
     for token in body.tokens:
         if token >= vocab:
             raise APIError(400, f"tokens has {token}; must be 0 to {vocab - 1}", param="tokens")

@@ -1,9 +1,7 @@
 """/health, /metrics, /v1/gossamer/stats and the profiler."""
 
-import asyncio
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,23 +10,24 @@ from starlette.responses import JSONResponse, Response
 
 from gossamer._version import __version__
 from gossamer.kv.speed import DecodeSpeed
-from gossamer.profiling import Recorder
-from gossamer.server.context import Context, context_of
+from gossamer.server.context import context_of
 from gossamer.server.errors import APIError
-from gossamer.server.snapshot import Pages
+from gossamer.server.info import EngineInfo
+from gossamer.server.snapshot import EngineState, HostState, Pages
 
 router = APIRouter()
+PROFILER_SECONDS = 120.0  # a trace of many steps takes its time to write
 
 
 @router.get("/health")
 async def health(request: Request) -> Response:
-    status = context_of(request).gateway.status
+    status = await context_of(request).gateway.status()
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    text = context_of(request).gateway.metrics.text()
+    text = await context_of(request).gateway.call("metrics")
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -36,34 +35,36 @@ async def metrics(request: Request) -> Response:
 async def stats(request: Request) -> dict[str, Any]:
     context = context_of(request)
     gateway = context.gateway
+    state: HostState = await gateway.call("state")
     return {
         "model": context.settings.model,
         "version": __version__,
-        "status": gateway.status,
-        "uptime_seconds": time.time() - gateway.started,
-        "in_flight": gateway.in_flight,
+        "status": gateway.status_of(state),
+        "uptime_seconds": time.time() - gateway.info.started,
+        "in_flight": state.in_flight,
         "queue_limit": gateway.limits.queue,
-        "vocab_size": next(iter(gateway.engines.values())).built.source.config.vocab_size,
+        "vocab_size": next(iter(gateway.engines.values())).vocab_size,
         "chat": bool(getattr(gateway.tokens.tokenizer, "chat_template", None)),
-        "engines": [_engine(context, name) for name in gateway.engines],
+        "engines": [
+            _engine(name, info, state.engines[name]) for name, info in gateway.engines.items()
+        ],
     }
 
 
-def _engine(context: Context, name: str) -> dict[str, Any]:
-    gateway = context.gateway
-    engine, seen = gateway.engines[name], gateway.loop.snapshots[name]
+def _engine(name: str, info: EngineInfo, state: EngineState) -> dict[str, Any]:
+    seen = state.seen
     return {
         "kv": name,
-        "device": str(engine.built.device),
-        "dtype": str(engine.built.dtype).removeprefix("torch."),
-        "max_model_len": engine.built.max_model_len,
-        "max_num_seqs": engine.config.max_num_seqs,
+        "device": info.device,
+        "dtype": info.dtype,
+        "max_model_len": info.max_model_len,
+        "max_num_seqs": info.max_num_seqs,
         "running": seen.running,
         "waiting": seen.waiting,
-        "tokens_per_second": gateway.loop.rates[name](),
+        "tokens_per_second": state.tokens_per_second,
         "kv_bytes": seen.kv_bytes,
         "kv_bytes_dense": seen.kv_bytes_dense,
-        "decode": _decode(engine.built.speed),
+        "decode": _decode(info.speed),
         "stored_pages": _pages(seen.stored),
         "dense_pages": _pages(seen.dense),
         "steps": seen.steps,
@@ -102,32 +103,7 @@ async def stop_profiler(request: Request) -> dict[str, str]:
 
 
 async def _profile(request: Request, action: str) -> str:
-    profiler: Profiler | None = request.app.state.profiler
-    if profiler is None:
+    gateway = context_of(request).gateway
+    if not gateway.info.profiler:
         raise APIError(404, "the profiler is off; start the server with --profiles FOLDER")
-    call = profiler.start if action == "start" else profiler.stop
-    try:
-        return await asyncio.wrap_future(context_of(request).gateway.loop.call(call))
-    except RuntimeError as error:
-        raise APIError(409, str(error)) from None
-
-
-class Profiler:
-    """Used in the engines' thread: torch records what the calling thread does."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._recorder = Recorder(memory=False)
-
-    def start(self) -> str:
-        """RuntimeError if it runs already."""
-        self._recorder.start()
-        return "running"
-
-    def stop(self) -> str:
-        """Write a trace for chrome://tracing or Perfetto; its name. RuntimeError if none runs."""
-        recording = self._recorder.stop()
-        name = f"trace-{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6:06d}.json"
-        recording.write_trace(self._folder / name)
-        return name
+    return str(await gateway.call(f"{action}_profiler", seconds=PROFILER_SECONDS))

@@ -1,0 +1,33 @@
+"""A process of the API: HTTP, JSON, tokens and text."""
+
+import asyncio
+import socket
+from multiprocessing.connection import Connection
+
+from gossamer.server.app import create_api
+from gossamer.server.child import READY, listen, set_up
+from gossamer.server.gateway import Gateway
+from gossamer.server.settings import Settings
+from gossamer.server.uvicorn_server import Server
+
+
+def main(settings: Settings, listening: socket.socket, pipe: Connection) -> None:
+    """Serve at this socket until told to stop; then let requests finish. Told twice, end them."""
+    set_up()
+    asyncio.run(_serve(settings, listening, pipe))
+
+
+async def _serve(settings: Settings, listening: socket.socket, pipe: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    connections: asyncio.Queue[socket.socket] = asyncio.Queue()
+    app = create_api(Gateway(connections.get, settings.limits), settings)
+    server = Server(app, listening, started=lambda: pipe.send(READY))
+
+    def attach(connection: socket.socket) -> None:
+        loop.call_soon_threadsafe(connections.put_nowait, connection)
+
+    def stop() -> None:
+        loop.call_soon_threadsafe(server.stop)
+
+    listen(pipe, attach, stop)
+    await server.serve()

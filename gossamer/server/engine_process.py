@@ -1,0 +1,68 @@
+"""The process of the engines."""
+
+import logging
+import queue
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from gossamer.engine import LLM
+from gossamer.server.child import READY, Refused, listen, set_up
+from gossamer.server.host import EngineHost
+from gossamer.workloads.loading import loaded, warm_up
+
+log = logging.getLogger("gossamer.server")
+WARM_UP_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class EngineStart:
+    """caches: KV specs, one for each engine. options: of EngineConfig. queue, profiles: of Limits
+    and Settings."""
+
+    model: str
+    caches: tuple[str, ...]
+    options: dict[str, Any]
+    queue: int
+    profiles: Path | None
+
+
+def main(start: EngineStart, pipe: Connection) -> None:
+    """Load the engines and run what API processes send, until told to stop."""
+    set_up()
+    connections: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+    listen(pipe, connections.put, lambda: connections.put(None))
+    with ExitStack() as stack:
+        try:
+            engines = {
+                kv: stack.enter_context(loaded(start.model, kv=kv, **start.options))
+                for kv in start.caches
+            }
+        except (ValueError, OSError, ImportError) as error:
+            pipe.send(Refused(type(error).__name__, str(error)))
+            return
+        for kv, llm in engines.items():
+            _log(kv, llm)
+            warm_up(llm, [0] * WARM_UP_TOKENS)
+        host = EngineHost(engines, start.queue, start.profiles)
+        host.start()
+        pipe.send(READY)
+        while (connection := connections.get()) is not None:
+            host.attach(connection)
+        host.close()
+
+
+def _log(kv: str, llm: LLM) -> None:
+    built = llm.engine.built
+    log.info(
+        "%s on %s: KV cache %s, up to %d tokens, %d stored and %d dense pages",
+        built.source.name,
+        built.device,
+        kv,
+        built.max_model_len,
+        built.size.stored_pages,
+        built.size.dense_pages,
+    )
