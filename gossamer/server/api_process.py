@@ -4,6 +4,11 @@ import asyncio
 import socket
 from multiprocessing.connection import Connection
 
+try:
+    from uvloop import new_event_loop
+except ImportError:
+    from asyncio import new_event_loop  # type: ignore[assignment]
+
 from gossamer.server.app import create_api
 from gossamer.server.child import READY, listen, set_up
 from gossamer.server.gateway import Gateway
@@ -14,7 +19,8 @@ from gossamer.server.uvicorn_server import Server
 def main(settings: Settings, listening: socket.socket, pipe: Connection) -> None:
     """Serve at this socket until told to stop; then let requests finish. Told twice, end them."""
     set_up()
-    asyncio.run(_serve(settings, listening, pipe))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(settings, listening, pipe))
 
 
 async def _serve(settings: Settings, listening: socket.socket, pipe: Connection) -> None:

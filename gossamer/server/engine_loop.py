@@ -149,7 +149,7 @@ class EngineLoop:
             )
         except (ValueError, TypeError) as error:
             self._over(running, "refused")
-            running.owner.send(Step([(request.number, Event.failed(Failure(str(error), 400)))]))
+            running.owner.send(Step.of([(request.number, Event.failed(Failure(str(error), 400)))]))
 
     def _over(self, running: Running, outcome: str) -> None:
         request = running.request
@@ -203,7 +203,7 @@ class EngineLoop:
         self.rates[name].add(tokens)
         self._metrics.step(name, times)
         for owner, events in steps.items():
-            owner.send(Step(events))
+            owner.send(Step.of(events))
 
     def _event(self, running: Running, delta: Delta, times: StepTimes) -> Event:
         if delta.token_ids:
@@ -234,7 +234,7 @@ class EngineLoop:
         for running in [each for each in mine if _has_error(engine, each)] or mine:
             engine.abort(running.id)
             self._over(running, "error")
-            running.owner.send(Step([(running.request.number, Event.failed(failure))]))
+            running.owner.send(Step.of([(running.request.number, Event.failed(failure))]))
 
 
 def _has_error(engine: Engine, running: Running) -> bool:

@@ -93,7 +93,7 @@ class EngineHost:
                 failure = self.loop.add(requests, connection)
                 if failure is not None:
                     events = [(request.number, Event.failed(failure)) for request in requests]
-                    connection.send(Step(events))
+                    connection.send(Step.of(events))
             case Abort(number, output):
                 self.loop.abort(connection, number, output)
             case Responded(method, route, status):

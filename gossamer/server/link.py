@@ -85,7 +85,7 @@ class EngineLink:
     async def _run(self) -> None:
         while True:
             try:
-                reader, writer = await asyncio.open_connection(sock=await self._connect())
+                reader, writer = await asyncio.open_unix_connection(sock=await self._connect())
             except OSError:
                 await asyncio.sleep(RETRY)
                 continue
@@ -101,8 +101,8 @@ class EngineLink:
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             match await receive_async(reader):
-                case Step(events):
-                    self._events(events)
+                case Step() as step:
+                    self._events(step.numbered)
                 case Reply(number, value, failure):
                     future = self._calls.get(number)
                     if future is not None and not future.done():

