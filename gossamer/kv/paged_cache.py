@@ -176,7 +176,7 @@ class PagedCache:
         parts = self._attended(layer, q, k, v, step, scale, sliding)
         if first < len(q):
             self.write(layer, k[first:], v[first:], step.slots[first:])
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return _joined(parts, q)
 
     def _pack(self, layer: int, k: Tensor, v: Tensor, step: CacheStep) -> None:
         """Blocks that are complete and seen compressed in this very step."""
@@ -196,22 +196,22 @@ class PagedCache:
         step: CacheStep,
         scale: float,
         sliding: int,
-    ) -> list[Tensor]:
-        """Of single tokens, of packed chunks, of the others, in the order of the tokens."""
-        parts: list[Tensor] = []
+    ) -> list[tuple[slice, Tensor]]:
+        """Of single tokens, of packed chunks, of the others: which tokens, and their outputs."""
+        parts: list[tuple[slice, Tensor]] = []
         if step.decode is not None:
-            queries = q[: len(step.decode.seq_lens)]
-            parts.append(self.decode(layer, queries, step.decode, scale, sliding))
+            part = slice(0, len(step.decode.seq_lens))
+            parts.append((part, self.decode(layer, q[part], step.decode, scale, sliding)))
         if step.packed is not None:
             part, segments = step.packed.tokens, step.packed.segments
             keys = self._packed_keys(layer, step.packed, k[part], v[part])
             out = varlen_attention(q[part], *keys, segments, scale=scale, sliding=sliding)
-            parts.append(out)
+            parts.append((part, out))
         for chunk in step.chunks:
             part = chunk.tokens
             mask = chunk.prepared(sliding, q.device)
             keys = self._keys(layer, chunk, k[part], v[part])
-            parts.append(attend_masked(q[part], *keys, mask, scale))
+            parts.append((part, attend_masked(q[part], *keys, mask, scale)))
         return parts
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
@@ -264,6 +264,16 @@ class PagedCache:
                     out[start:end] = store.read(part, self.spec.dtype)
         keys[end:], values[end:] = k, v
         return keys, values
+
+
+def _joined(parts: list[tuple[slice, Tensor]], like: Tensor) -> Tensor:
+    """Outputs of all tokens, in their order; zeros for tokens of no part (padding)."""
+    if sum(len(out) for _, out in parts) == len(like):
+        return parts[0][1] if len(parts) == 1 else torch.cat([out for _, out in parts])
+    whole = torch.zeros_like(like)
+    for tokens, out in parts:
+        whole[tokens] = out
+    return whole
 
 
 def attend_masked(
