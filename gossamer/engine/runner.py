@@ -15,7 +15,7 @@ from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.paged_cache import PagedCache, slots_of
 from gossamer.kv.pages import NO_PAGE
 from gossamer.kv.rule import ChunkMask
-from gossamer.models import Decoder
+from gossamer.models import Decoder, Projection
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 # Longest chunk that shares a call with others. One call per chunk and layer costs the host more
@@ -103,7 +103,11 @@ class ModelRunner:
         """Hidden states after the last layer."""
         sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, projection: Projection) -> Tensor:
+            if step.decode is not None and step.only_decodes and self.cache.fused:
+                q = self.cache.append(layer, projection.qkv, projection.rotation, step.slots)
+                return self.cache.decode(layer, q, step.decode, scale, sliding[layer])
+            q, k, v = projection.rotated()
             q, k = self.cache.turn(layer, q, k)
             return self.cache.attend(layer, q, k, v, step, scale, sliding[layer])
 

@@ -191,6 +191,23 @@ class FusedResidualLayernormArguments(NamedTuple):
     input_bias: Tensor | None = None
 
 
+class RopeAppendArguments(NamedTuple):
+    """Of `rope_append`; gossamer/ops/rope_append.py says what they are."""
+
+    qkv: Tensor
+    positions: Tensor
+    cos: Tensor
+    sin: Tensor
+    k_blocks: Tensor
+    v_blocks: Tensor
+    slots: Tensor
+    q: Tensor
+    norm: Tensor | None = None
+    eps: float = 1e-6
+    matrices: Tensor | None = None
+    offsets: Tensor | None = None
+
+
 class RmsnormRopeArguments(NamedTuple):
     """Of `rmsnorm_rope`."""
 

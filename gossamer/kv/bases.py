@@ -10,6 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gossamer.ops import Turn
+
 
 @dataclass(frozen=True, eq=False)
 class Basis:
@@ -57,6 +59,11 @@ class QueryKeyTurn:
             wide = basis.mean.to(torch.float64).unsqueeze(-2) @ rounded.matrix.to(torch.float64)
             none = wide.new_zeros(*queries.shape[:2], 1, wide.shape[-1])
             self._offsets = torch.cat([none, -wide], 1).to(device, dtype)  # [L, Hq + Hk, 1, D]
+
+    def of(self, layer: int) -> Turn:
+        """For `rope_append`."""
+        offsets = None if self._offsets is None else self._offsets[layer].squeeze(1)
+        return Turn(self._matrices[layer], offsets)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """q [T, Hq, D] and k [T, Hk, D], both after RoPE, in the basis of K."""

@@ -70,3 +70,9 @@ class CacheStep:
     chunks: tuple[Chunk, ...] = ()
     pack_tokens: Tensor | None = None
     pack_slots: Tensor | None = None
+
+    @property
+    def only_decodes(self) -> bool:
+        """Whether all that is done is to decode single tokens."""
+        others = self.packed is not None or self.chunks or self.pack_tokens is not None
+        return self.decode is not None and not others

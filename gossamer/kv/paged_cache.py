@@ -19,7 +19,7 @@ from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.layouts import Side
 from gossamer.kv.store import BlockStore
 from gossamer.masks import Mask
-from gossamer.ops import DenseWindow, decode_attention
+from gossamer.ops import DenseWindow, Rotation, decode_attention, rope_append
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 KV = tuple[Tensor, Tensor]
@@ -145,6 +145,16 @@ class PagedCache:
             pool[1:] = pool[:1]
 
     # ---- one layer of a forward pass --------------------------------------------------------
+
+    @property
+    def fused(self) -> bool:
+        """Whether `append` is faster than `turn` and `write` here; in Triton's interpreter not."""
+        return self.spec.device.type == "cuda"
+
+    def append(self, layer: int, qkv: Tensor, rotation: Rotation, slots: Tensor) -> Tensor:
+        """Store K and V of a projection in dense pages; its queries, after RoPE and `turn`."""
+        pools, turn = self._layers[layer], None if self._turn is None else self._turn.of(layer)
+        return rope_append(qkv, rotation, pools.dense_k.blocks, pools.dense_v.blocks, slots, turn)
 
     def turn(self, layer: int, q: Tensor, k: Tensor) -> KV:
         """q [tokens, heads, D] and k [tokens, kv_heads, D] after RoPE, in the basis of K if any."""

@@ -1,7 +1,7 @@
 """Models: where their weights come from, and the one decoder that computes them."""
 
 from gossamer.models.config import ModelConfig
-from gossamer.models.decoder import Attend, Decoder
+from gossamer.models.decoder import Attend, Decoder, Projection, on_rotated
 from gossamer.models.embedded import EMBEDDED
 from gossamer.models.loading import load_decoder, source_fingerprint
 from gossamer.models.opening import open_model
@@ -13,9 +13,11 @@ __all__ = [
     "Attend",
     "Decoder",
     "ModelConfig",
+    "Projection",
     "Shard",
     "Source",
     "load_decoder",
+    "on_rotated",
     "open_model",
     "source_fingerprint",
 ]

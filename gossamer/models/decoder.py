@@ -1,6 +1,7 @@
 """The one decoder: Llama, Mistral, Qwen2 and Qwen3; attention is left to the caller."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +11,40 @@ from gossamer.layers import GatedMLP, RMSNorm, RotaryEmbedding
 from gossamer.models.config import ModelConfig
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import linear, rmsnorm_rope
+from gossamer.ops import Rotation, linear, rmsnorm_rope, rope
 
-# attend(layer, q [T, Hq, D], k [T, Hk, D], v [T, Hk, D]) -> [T, Hq, D] or [T, Hq * D].
-# q and k are after RoPE; scaling (1 / sqrt(D)), causality and sliding windows are its own job.
-# All three are views with rows of D that are contiguous; heads are those of the shard.
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Queries, keys and values of a layer, side by side as one GEMM makes them, before RoPE.
+
+    qkv: [T, Hq + 2 Hk, D], the heads of the shard; queries: Hq.
+    """
+
+    qkv: Tensor
+    queries: int
+    rotation: Rotation
+
+    def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q [T, Hq, D], k and v [T, Hk, D], q and k after RoPE; views of contiguous rows."""
+        roped = (self.qkv.shape[1] + self.queries) // 2
+        x, (positions, cos, sin, norm, eps) = self.qkv[:, :roped], self.rotation
+        if norm is None:  # q and k are neighbours: one call for both
+            turned = rope(x, positions, cos, sin)
+        else:
+            turned = rmsnorm_rope(x, norm, positions, cos, sin, eps)
+        return turned[:, : self.queries], turned[:, self.queries :], self.qkv[:, roped:]
+
+
+# attend(layer, projection) -> [T, Hq, D] or [T, Hq * D]. RoPE, scaling (1 / sqrt(D)), causality and
+# sliding windows are its own job.
+Attend = Callable[[int, Projection], Tensor]
+
+
+def on_rotated(attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]) -> Attend:
+    """What attends with q, k and v, after RoPE."""
+    return lambda layer, projection: attend(layer, *projection.rotated())
+
 
 # Up to this many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
 # EPYC). There it stays ahead up to about 128 rows; CPUs with matrix units may cross earlier.
@@ -45,8 +74,7 @@ class Decoder:
         self._mlps = [_mlp(layer) for layer in weights.layers]
         self._last_norm = self._norm(weights.norm)
         self._query_heads = config.query_heads // self.shard.size
-        self._roped_heads = self._query_heads + config.kv_heads // self.shard.size
-        self._all_heads = self._roped_heads + config.kv_heads // self.shard.size
+        self._all_heads = self._query_heads + 2 * config.kv_heads // self.shard.size
         self._zero = torch.zeros((), dtype=self.dtype, device=self.device)
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -72,16 +100,11 @@ class Decoder:
     def _attention(
         self, index: int, layer: LayerWeights, x: Tensor, positions: Tensor, attend: Attend
     ) -> Tensor:
-        tokens, dims = x.shape[0], self.config.head_dim
-        queries, roped = self._query_heads, self._roped_heads
+        tokens, dims, queries = x.shape[0], self.config.head_dim, self._query_heads
         qkv = _linear(x, layer.qkv, layer.qkv_bias).view(tokens, self._all_heads, dims)
-        turned = qkv[:, :roped]  # q and k are neighbours: one norm, one rotation
-        if layer.qk_norm is None:
-            turned = self._rotary.rotate(turned, positions)
-        else:
-            rotary, eps = self._rotary, self.config.norm_eps
-            turned = rmsnorm_rope(turned, layer.qk_norm, positions, rotary.cos, rotary.sin, eps)
-        out = attend(index, turned[:, :queries], turned[:, queries:], qkv[:, roped:])
+        cos, sin = self._rotary.cos, self._rotary.sin
+        rotation = Rotation(positions, cos, sin, layer.qk_norm, self.config.norm_eps)
+        out = attend(index, Projection(qkv, queries, rotation))
         return self.shard.reduce(
             _linear(out.reshape(tokens, queries * dims), layer.o, layer.o_bias)
         )

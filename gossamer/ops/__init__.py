@@ -33,6 +33,7 @@ from gossamer.ops.registry import OPS, Op
 from gossamer.ops.rmsnorm import rmsnorm
 from gossamer.ops.rmsnorm_rope import rmsnorm_rope
 from gossamer.ops.rope import rope
+from gossamer.ops.rope_append import Rotation, Turn, rope_append
 from gossamer.ops.rope_inplace import rope_inplace
 from gossamer.ops.scaled_softmax import scaled_softmax
 from gossamer.ops.silu_mul import silu_mul
@@ -44,6 +45,8 @@ __all__ = [
     "BlockFormat",
     "DenseWindow",
     "Op",
+    "Rotation",
+    "Turn",
     "bias_act",
     "decode_attention",
     "element_wise_mul_add",
@@ -70,6 +73,7 @@ __all__ = [
     "rmsnorm",
     "rmsnorm_rope",
     "rope",
+    "rope_append",
     "rope_inplace",
     "scaled_softmax",
     "silu_mul",

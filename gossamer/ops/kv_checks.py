@@ -21,11 +21,13 @@ def check_format(
         raise ValueError(f"{op}: {error}") from None
 
 
-def check_rows(op: str, x: Any) -> None:
+def check_rows(op: str, x: Any, name: str = "x") -> None:
     """Rows [N, heads, head_dim] of float32, float16 or bfloat16."""
-    check_tensor(op, "x", x)
+    check_tensor(op, name, x)
     if x.dim() != 3:
-        raise ValueError(f"{op}: x has {x.dim()} dimensions; must have 3: tokens, heads, head_dim")
+        raise ValueError(
+            f"{op}: {name} has {x.dim()} dimensions; must have 3: tokens, heads, head_dim"
+        )
 
 
 def check_plain(op: str, name: str, value: Any, dtype: torch.dtype, device: torch.device) -> None:

@@ -10,14 +10,20 @@ from gossamer.ops.kv_checks import check_plain, check_rows
 
 
 def check_rope(
-    op: str, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: Any
+    op: str,
+    x: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: Any,
+    name: str = "x",
 ) -> None:
     """Rows, their positions and the tables that turn them."""
-    check_rows(op, x)
+    check_rows(op, x, name)
     check_plain(op, "positions", positions, torch.int64, x.device)
     check_plain(op, "cos", cos, torch.float32, x.device)
     check_plain(op, "sin", sin, torch.float32, x.device)
-    check_shape(op, "positions", positions, (x.shape[0],), "one for each token of x")
+    check_shape(op, "positions", positions, (x.shape[0],), f"one for each token of {name}")
     pairs = x.shape[2] // 2
     if cos.dim() != 2 or cos.shape[0] < 1 or not 1 <= cos.shape[1] <= pairs:
         raise ValueError(
@@ -25,9 +31,11 @@ def check_rope(
             f"at least one position and 1 to {pairs} pairs of channels"
         )
     check_shape(op, "sin", sin, tuple(cos.shape), "the shape of cos")
-    for name, table in (("cos", cos), ("sin", sin)):
+    for which, table in (("cos", cos), ("sin", sin)):
         if not table.is_contiguous():  # a copy in each call would be slow in silence
-            raise ValueError(f"{op}: {name} has strides {list(table.stride())}; must be contiguous")
+            raise ValueError(
+                f"{op}: {which} has strides {list(table.stride())}; must be contiguous"
+            )
     if not isinstance(interleaved, bool):
         raise TypeError(f"{op}: interleaved is {type(interleaved).__name__}; must be a bool")
 

@@ -15,7 +15,7 @@ from gossamer.kv.bases import Basis
 from gossamer.kv.layouts import Coded, Side
 from gossamer.kv.policies import POLICIES, Ranking
 from gossamer.masks import Mask
-from gossamer.models import Decoder
+from gossamer.models import Decoder, on_rotated
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
@@ -51,7 +51,7 @@ def oracle_logits(
         values = (v, as_stored(kv.v, v, weights["v"]))
         return _attention(q, keys, values, seen, dense)
 
-    return decoder.logits(decoder.forward(torch.tensor(ids), positions, attend))
+    return decoder.logits(decoder.forward(torch.tensor(ids), positions, on_rotated(attend)))
 
 
 def in_basis(q: Tensor, k: Tensor, basis: Basis | None, layer: int) -> tuple[Tensor, Tensor]:

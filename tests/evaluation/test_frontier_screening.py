@@ -14,7 +14,7 @@ from gossamer.integrations.transformers import load_model
 from gossamer.kv import BlockStore, Dense, KVConfig, Side, Sparse
 from gossamer.kv.layouts import Coded
 from gossamer.kv.policies import Ranking
-from gossamer.models import load_decoder, open_model
+from gossamer.models import load_decoder, on_rotated, open_model
 from tests.models.tiny import causal_attend
 
 TOKENS = 256
@@ -71,7 +71,7 @@ def recorded(decoder, ids):
         return causal_attend(decoder.config.sliding)(layer, q, k, v)
 
     with torch.inference_mode():
-        decoder.forward(torch.tensor(ids), torch.arange(TOKENS), record)
+        decoder.forward(torch.tensor(ids), torch.arange(TOKENS), on_rotated(record))
     return seen
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from gossamer.models import Shard, load_decoder, open_model
+from gossamer.models import Shard, load_decoder, on_rotated, open_model
 from gossamer.models.decoder import Decoder
 from tests.models.tiny import (
     FAMILIES,
@@ -29,7 +29,7 @@ def test_logits_are_those_of_transformers(family, tmp_path):
     model, ids = tiny_directory(family, tmp_path), random_ids()
     decoder = load(tmp_path)
     with torch.inference_mode():
-        attend = causal_attend(decoder.config.sliding)
+        attend = on_rotated(causal_attend(decoder.config.sliding))
         hidden = decoder.forward(ids, torch.arange(len(ids)), attend)
         expected = model.model(ids[None], use_cache=False).last_hidden_state[0]
     assert_near(hidden, expected, 2e-5)
@@ -58,7 +58,7 @@ def test_attend_may_return_flat_rows_and_sees_strided_views(tmp_path):
         return plain(layer, q, k, v).reshape(40, 64)
 
     with torch.inference_mode():
-        flat = decoder.logits(decoder.forward(ids, torch.arange(40), attend))
+        flat = decoder.logits(decoder.forward(ids, torch.arange(40), on_rotated(attend)))
     assert torch.equal(flat, logits_of(decoder, ids))
 
 
@@ -73,8 +73,8 @@ def test_tokens_and_positions_in_any_order(tmp_path):
         return torch.zeros_like(q)
 
     with torch.inference_mode():
-        decoder.forward(ids, torch.arange(40), watch)
-        decoder.forward(ids[order], order, watch)
+        decoder.forward(ids, torch.arange(40), on_rotated(watch))
+        decoder.forward(ids[order], order, on_rotated(watch))
     for (q, k), (q_turned, k_turned) in zip(seen[:3], seen[3:], strict=True):
         assert_near(q_turned, q[order], 1e-5)
         assert_near(k_turned, k[order], 1e-5)
@@ -84,7 +84,7 @@ def test_no_tokens(tmp_path):
     tiny_directory("qwen3", tmp_path)
     none = torch.empty(0, dtype=torch.int64)
     with torch.inference_mode():
-        hidden = load(tmp_path).forward(none, none, lambda layer, q, k, v: q)
+        hidden = load(tmp_path).forward(none, none, on_rotated(lambda layer, q, k, v: q))
     assert hidden.shape == (0, 64)
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from gossamer.models import on_rotated
+
 VOCAB = 97
 SIZES = {
     "vocab_size": VOCAB,
@@ -96,7 +98,7 @@ def causal_attend(sliding: tuple[int, ...]) -> Any:
 @torch.inference_mode()
 def logits_of(decoder: Any, ids: torch.Tensor) -> torch.Tensor:
     """[T, vocab] of a whole sequence."""
-    attend = causal_attend(decoder.config.sliding)
+    attend = on_rotated(causal_attend(decoder.config.sliding))
     return decoder.logits(decoder.forward(ids, torch.arange(len(ids)), attend))
 
 

@@ -21,7 +21,7 @@ from gossamer.kv.bases import Basis
 from gossamer.kv.layouts import Coded
 from gossamer.kv.paged_cache import attend_masked
 from gossamer.masks import Causal, Sliding
-from gossamer.models import Decoder
+from gossamer.models import Decoder, on_rotated
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 LAYERS = 16  # at most, spread over the model; every other one of a model of 30 orders sides alike
@@ -51,7 +51,8 @@ def screen(
         raise ValueError(f"{len(ids)} tokens to screen on; must be at least {LEAST_TOKENS}")
     positions = torch.arange(tokens, device=decoder.device)
     recorder = Screen(decoder, candidates, calibration, on_layer)
-    decoder.forward(torch.tensor(ids[:tokens], device=decoder.device), positions, recorder)
+    tokens_of = torch.tensor(ids[:tokens], device=decoder.device)
+    decoder.forward(tokens_of, positions, on_rotated(recorder))
     return recorder.errors()
 
 
