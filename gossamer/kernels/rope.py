@@ -156,11 +156,10 @@ def variant(kernel: Any, p: str, interleaved: bool, pairs: int, *any_stride: str
 
 
 def variants() -> list[Variant]:
-    """The programs that calls compile to."""
+    """Some of the programs that calls compile to: each type, width and kind of strides."""
+    kinds = ((64, ()), (32, ("channel_stride",)), (256, ()))
     return [
         variant(rope_kernel, p, interleaved, pairs, *any_stride)
-        for p in POINTERS
+        for p, (pairs, any_stride) in zip(POINTERS, kinds, strict=True)
         for interleaved in (False, True)
-        for pairs in (32, 64, 256)
-        for any_stride in ((), ("channel_stride",))
     ]

@@ -58,8 +58,9 @@ def compile_variant(variant, capability: int, aligned: bool) -> dict:
 
 if __name__ == "__main__":
     for variant in all_variants():
-        for capability in map(int, sys.argv[1:]):
-            for aligned in (False, True):
-                found = compile_variant(variant, capability, aligned)
-                point = {"variant": str(variant), "sm": capability, "aligned": aligned}
-                print(json.dumps(point | found), flush=True)
+        capabilities = [int(capability) for capability in sys.argv[1:]]
+        # Pointers that are not aligned are rare: the first generation stands for the others.
+        for capability, aligned in [(capabilities[0], False), *((c, True) for c in capabilities)]:
+            found = compile_variant(variant, capability, aligned)
+            point = {"variant": str(variant), "sm": capability, "aligned": aligned}
+            print(json.dumps(point | found), flush=True)
