@@ -19,7 +19,6 @@ Outputs = Annotated[
 Fill = Annotated[
     bool, typer.Option("--fill", help="Fill the cache with random K and V; skip prefill")
 ]
-Eager = Annotated[bool, typer.Option("--eager", help="Disable CUDA graphs")]
 
 
 @bench.command()
@@ -48,7 +47,7 @@ def throughput(
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
     random_weights: o.RandomWeights = False,
-    eager: Eager = False,
+    eager: o.Eager = False,
     results: o.Results = None,
 ) -> None:
     """Measure offline throughput: all requests at once, in tokens per second."""
@@ -98,7 +97,7 @@ def latency(
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
     random_weights: o.RandomWeights = False,
-    eager: Eager = False,
+    eager: o.Eager = False,
     results: o.Results = None,
 ) -> None:
     """Measure time to first token and time per output token, next to the memory-bandwidth bound."""

@@ -126,6 +126,9 @@ Prefix = Annotated[
     typer.Option("--prefix", help="Shared prefix of the prompts in tokens, on top of --input"),
 ]
 Prefixes = Annotated[int | None, typer.Option("--prefixes", help="Number of different prefixes")]
+Eager = Annotated[
+    bool, typer.Option("--eager", help="No CUDA graphs and no warm-up before the first request")
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown")]
 
 

@@ -83,6 +83,7 @@ def serve(
     calibration: o.CalibrationFile = None,
     tensor_parallel_size: o.TensorParallel = 1,
     random_weights: o.RandomWeights = False,
+    eager: o.Eager = False,
     no_prefix_caching: Annotated[
         bool, typer.Option("--no-prefix-caching", help="Disable prefix caching")
     ] = False,
@@ -118,6 +119,7 @@ def serve(
                 calibration=calibration,
                 tensor_parallel_size=tensor_parallel_size,
                 random_weights=random_weights,
+                enforce_eager=eager,
                 max_num_seqs=max_num_seqs,
                 prefix_caching=not no_prefix_caching,
             ),

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gossamer.engine import SamplingParams
+from gossamer.server import Limits
 from gossamer.server import host as host_module
 from gossamer.server.admission import Admission
 from gossamer.server.events import EngineRequest
@@ -23,7 +24,7 @@ from gossamer.server.wire import (
     receive,
     receive_async,
 )
-from tests.server.live import MODEL, SPARSE, SlowSteps, wait_until
+from tests.server.live import MODEL, SPARSE, SlowSteps, serving, wait_until
 
 PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, detokenize=False)
 
@@ -195,6 +196,32 @@ def test_a_client_that_never_reads(live):
         wait_until(lambda: live.host.state().in_flight == 0)
         assert live.text()
     live.assert_empty()
+
+
+def test_ten_thousand_requests_wait(tiny):
+    """And leave: half of them one by one, the others with their connection."""
+    limits = Limits(queue=10_000)
+    with (
+        serving(tiny, settings={"limits": limits}, max_num_seqs=4) as live,
+        SlowSteps(live.llm) as slow,
+    ):
+        slow.gate.clear()
+        ours, theirs = socket.socketpair()
+        live.host.attach(theirs)
+        receive(ours)
+        for number in range(10_004):
+            ours.sendall(encode(Add((EngineRequest(number, "dense", (5, 6), PARAMS),))))
+        wait_until(lambda: live.host.state().in_flight == 10_004)
+        assert live.get("/health").status_code == 200
+        refused = live.complete()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        for number in range(0, 10_004, 2):
+            ours.sendall(encode(Abort(number)))
+        slow.gate.set()
+        wait_until(lambda: live.host.state().in_flight <= 5002)
+        ours.close()
+        live.assert_empty()
+        assert live.text()
 
 
 def test_hello_is_a_copy(live, peer):
