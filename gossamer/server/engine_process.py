@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gossamer.engine import LLM
 from gossamer.server.child import READY, Refused, listen, set_up
 from gossamer.server.host import EngineHost
@@ -16,6 +18,8 @@ from gossamer.workloads.loading import loaded, warm_up
 
 log = logging.getLogger("gossamer.server")
 WARM_UP_TOKENS = 64
+# What options, files and memory are to blame for; a line says enough.
+EXPECTED = (ValueError, OSError, ImportError, MemoryError, torch.OutOfMemoryError)
 
 
 @dataclass(frozen=True)
@@ -37,22 +41,28 @@ def main(start: EngineStart, pipe: Connection) -> None:
     listen(pipe, connections.put, lambda: connections.put(None))
     with ExitStack() as stack:
         try:
-            engines = {
-                kv: stack.enter_context(loaded(start.model, kv=kv, **start.options))
-                for kv in start.caches
-            }
-        except (ValueError, OSError, ImportError) as error:
+            engines = _load(start, stack)
+        except Exception as error:
+            if not isinstance(error, EXPECTED):
+                log.exception("the engine cannot be loaded")
             pipe.send(Refused(type(error).__name__, str(error)))
             return
-        for kv, llm in engines.items():
-            _log(kv, llm)
-            warm_up(llm, [0] * WARM_UP_TOKENS)
         host = EngineHost(engines, start.queue, start.profiles)
         host.start()
         pipe.send(READY)
         while (connection := connections.get()) is not None:
             host.attach(connection)
         host.close()
+
+
+def _load(start: EngineStart, stack: ExitStack) -> dict[str, LLM]:
+    engines = {
+        kv: stack.enter_context(loaded(start.model, kv=kv, **start.options)) for kv in start.caches
+    }
+    for kv, llm in engines.items():
+        _log(kv, llm)
+        warm_up(llm, [0] * WARM_UP_TOKENS)
+    return engines
 
 
 def _log(kv: str, llm: LLM) -> None:

@@ -120,7 +120,7 @@ class Supervisor:
             said = self._engine.pipe.recv()
         except EOFError:
             self._engine.process.join()
-            raise RuntimeError(
+            raise OSError(
                 f"the engine process ended with exit code {self._engine.process.exitcode}"
             ) from None
         if isinstance(said, Refused):
@@ -200,8 +200,8 @@ class Supervisor:
 
     def _end_all(self) -> None:
         for api in self._apis.values():
-            api.pipe.close()
-            api.process.join(PATIENCE)
+            api.pipe.close()  # which ends it at once
+            api.end(PATIENCE)
         if self._engine is not None:
             self._engine.tell(STOP)
             self._engine.end(PATIENCE if self._engine.ready else 0)
