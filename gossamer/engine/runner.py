@@ -4,12 +4,13 @@ from dataclasses import replace
 from itertools import accumulate, takewhile
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer.attention.varlen import Segments
 from gossamer.engine.graphs import DecodeGraphs
-from gossamer.engine.step import PENDING, Span, StepInput
+from gossamer.engine.step import PENDING, Span, StepInput, ranges
 from gossamer.engine.transfer import ints
 from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.paged_cache import PagedCache, slots_of
@@ -65,7 +66,7 @@ class ModelRunner:
         if self.graphs is not None and not step.chunks:
             out = self.graphs.run(step.ids, step.decodes.positions, step.decodes.rows)
             return self._wanted(out, step) if self._has_head else None
-        ids, at, rows = self._numbers([step.ids, step.positions, step.rows])
+        ids, at, rows = self._numbers(step.numbers)
         hidden = self.forward(self._known(ids, rows), at, self._cache_step(step, at, rows))
         if not self._has_head:
             return None
@@ -168,14 +169,13 @@ class ModelRunner:
         segments = Segments.of([len(s) for s in spans], [s.end for s in spans], self.device)
         if all(span.start == 0 for span in spans):
             return PackedChunks(tokens, segments)
-        past_rows = [span.row for span in spans for _ in range(span.start)]
-        positions = [p for span in spans for p in range(span.start)]
-        begins = list(accumulate((span.end for span in spans), initial=0))
-        placed = list(zip(begins, spans, strict=False))
-        past_at = [at + p for at, span in placed for p in range(span.start)]
-        own_at = [at + p for at, span in placed for p in range(span.start, span.end)]
-        rows, at, past = self._numbers([past_rows, positions, past_at])
-        return PackedChunks(tokens, segments, self._slots(at, rows), past, self._numbers(own_at))
+        starts = [span.start for span in spans]
+        begins = list(accumulate((span.end for span in spans[:-1]), initial=0))
+        past_rows = np.repeat([span.row for span in spans], starts)
+        past = np.stack([past_rows, ranges([0] * len(spans), starts), ranges(begins, starts)])
+        own = ranges(np.add(begins, starts), [len(span) for span in spans])
+        rows, at, past_at = self._numbers(past)
+        return PackedChunks(tokens, segments, self._slots(at, rows), past_at, self._numbers(own))
 
     def _packs(self, span: Span) -> bool:
         return len(span) <= MOST_PACKED and self._mask(span).causal

@@ -6,8 +6,12 @@ Plain numbers can be sent to the workers of tensor parallelism as they are.
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from gossamer.engine.block_manager import Moves
 
+Ints = NDArray[np.int64]
 PENDING = -1  # the id of a token that was sampled in the step before, and only the device knows
 
 
@@ -73,15 +77,15 @@ class StepInput:
         return self.decodes.spans + self.chunks
 
     @property
-    def positions(self) -> list[int]:
-        """Of all tokens."""
-        chunks = (p for span in self.chunks for p in range(span.start, span.end))
-        return [*self.decodes.positions, *chunks]
-
-    @property
-    def rows(self) -> list[int]:
-        """Of all tokens, in the page tables."""
-        return [*self.decodes.rows, *(span.row for span in self.chunks for _ in range(len(span)))]
+    def numbers(self) -> Ints:
+        """Ids, positions and rows of the page tables of all tokens: [3, tokens]."""
+        decoded, lengths = len(self.decodes), [len(span) for span in self.chunks]
+        found = np.empty((3, len(self.ids)), np.int64)
+        found[0] = self.ids
+        found[1:, :decoded] = self.decodes.positions, self.decodes.rows
+        found[1, decoded:] = ranges([span.start for span in self.chunks], lengths)
+        found[2, decoded:] = np.repeat([span.row for span in self.chunks], lengths)
+        return found
 
     @property
     def wanted(self) -> list[int] | None:
@@ -95,3 +99,11 @@ class StepInput:
             end = start + len(span)
             chosen.extend(range(end - span.logits, end))
         return chosen
+
+
+def ranges(starts: ArrayLike, lengths: ArrayLike) -> Ints:
+    """start, start + 1, ... of each start, as many as its length, one after the other."""
+    counts = np.asarray(lengths, np.int64)
+    begins = np.cumsum(counts) - counts
+    found: Ints = np.arange(counts.sum()) + np.repeat(np.asarray(starts, np.int64) - begins, counts)
+    return found

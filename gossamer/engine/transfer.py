@@ -14,7 +14,7 @@ def put(values: Tensor, device: torch.device) -> Tensor:
 
 
 def ints(values: Any, device: torch.device) -> Tensor:
-    """int64, of a list or nested lists."""
+    """int64, of a list, nested lists or an array."""
     return put(torch.tensor(values, dtype=torch.int64), device)
 
 
