@@ -39,7 +39,7 @@ class EngineHost:
         self.loop = EngineLoop({n: llm.engine for n, llm in engines.items()}, queue, self.metrics)
         self.metrics.watch(lambda: self.loop.snapshots)
         tokenizer = next(iter(engines.values())).tokenizer
-        self._info = ServerInfo(
+        self.info = ServerInfo(
             {name: EngineInfo.of(llm) for name, llm in engines.items()},
             tokenizer,
             time.time(),
@@ -65,7 +65,7 @@ class EngineHost:
         """Serve whoever is at the other end, until they leave."""
         attached = _Connection(connection, self)
         self._connections.add(attached)
-        attached.start(Hello(self._info))
+        attached.start(Hello(self.info))
 
     def close(self) -> None:
         """End what is running, and all connections. The engines stay open."""
