@@ -14,6 +14,7 @@ from gossamer.engine.build import sized_cache
 from gossamer.kv import Calibration, KVConfig, KVShape
 from gossamer.kv.speed import DecodeSpeed, cuda_limits, decode_speed, kernel_family
 from gossamer.models import Source, open_model
+from gossamer.ops import BlockFormat
 
 LLAMA_8B = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 COLUMNS = ("cache", "bytes per token", "share", "device", "kernel", "us per layer", "dense", "")
@@ -58,6 +59,7 @@ def cache_reports(asked: Asked) -> Iterator[CacheReport]:
     source = None if asked.model is None else open_model(asked.model)
     sizes = LLAMA_8B | asked.heads
     shape = KVShape(1, sizes["heads"], sizes["kv_heads"], sizes["head_dim"])
+    BlockFormat(shape.head_dim)  # refuses others before anything is computed for them
     kept = None
     if source is not None:
         shape, kept = source.config.kv_shape, source.config.dtype
