@@ -83,8 +83,8 @@ class ParallelExecutor:
         return logits
 
     def keep(self, rows: list[int], tokens: Tensor) -> None:
-        """Other ranks would not know: EngineConfig refuses asynchronous scheduling."""
-        raise NotImplementedError("tensor parallelism has no asynchronous scheduling")
+        """Never called: other ranks would not know, so EngineConfig refuses to ask for it."""
+        raise AssertionError("asynchronous scheduling with several ranks")
 
     def close(self) -> None:
         """End the workers and the group; can be called twice."""

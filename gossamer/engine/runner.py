@@ -104,10 +104,12 @@ class ModelRunner:
         """Hidden states after the last layer."""
         sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
 
+        sole = step.sole_decode if self.cache.fused else None
+
         def attend(layer: int, projection: Projection) -> Tensor:
-            if step.decode is not None and step.only_decodes and self.cache.fused:
+            if sole is not None:
                 q = self.cache.append(layer, projection.qkv, projection.rotation, step.slots)
-                return self.cache.decode(layer, q, step.decode, scale, sliding[layer])
+                return self.cache.decode(layer, q, sole, scale, sliding[layer])
             q, k, v = projection.rotated()
             q, k = self.cache.turn(layer, q, k)
             return self.cache.attend(layer, q, k, v, step, scale, sliding[layer])

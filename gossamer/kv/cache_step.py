@@ -72,7 +72,7 @@ class CacheStep:
     pack_slots: Tensor | None = None
 
     @property
-    def only_decodes(self) -> bool:
-        """Whether all that is done is to decode single tokens."""
+    def sole_decode(self) -> DecodeBatch | None:
+        """The batch of single tokens, if there is nothing else in the step."""
         others = self.packed is not None or self.chunks or self.pack_tokens is not None
-        return self.decode is not None and not others
+        return None if others else self.decode

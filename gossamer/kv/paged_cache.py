@@ -148,7 +148,7 @@ class PagedCache:
 
     @property
     def fused(self) -> bool:
-        """Whether `append` is faster than `turn` and `write` here; in Triton's interpreter not."""
+        """Whether `append` is one kernel here, in place of those of RoPE, `turn` and `write`."""
         return self.spec.device.type == "cuda"
 
     def append(self, layer: int, qkv: Tensor, rotation: Rotation, slots: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def rope_append(
     range), before anything is written. On a GPU numbers are not looked at: rows of a position out
     of range become NaN, and a slot out of range is skipped.
 
-    A GPU backend alone: on a CPU the separate ops take no longer.
+    Triton alone: on a CPU, engines call the separate ops.
     """
     kv_heads = k_blocks.shape[1] if isinstance(k_blocks, Tensor) and k_blocks.dim() == 3 else 0
     if not isinstance(qkv, Tensor) or qkv.dim() != 3 or qkv.shape[1] <= 2 * kv_heads:

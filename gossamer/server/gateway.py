@@ -111,6 +111,8 @@ class Gateway:
             raise APIError(400, f"prompts times n is {count}; must be 1 to {most}", param="n")
         if self.draining:
             raise APIError(503, "the server is about to stop", headers={"Retry-After": "5"})
+        if not self._link.up:
+            raise gone()
         without_text = replace(params, stop=(), detokenize=False)
         requests = tuple(
             EngineRequest(next(self._numbers), kv, ids, without_text) for ids in prompts

@@ -167,7 +167,10 @@ class Supervisor:
     def _drain(self) -> None:
         self._draining = True
         for api in self._apis.values():
-            api.tell(STOP)
+            if api.ready:
+                api.tell(STOP)
+            else:  # it has no request yet, and may wait for an engine that never comes
+                api.process.kill()
 
     def _api_died(self, i: int, api: _Child) -> None:
         api.end(0)

@@ -193,6 +193,20 @@ def test_processes_that_die(start):
     with httpx.Client(base_url=server.url, timeout=60) as late:
         assert late.get("/health").status_code == 200
         assert late.get("/v1/gossamer/stats").json()["in_flight"] == 0
+    os.kill(
+        children(server, "engine")[-1], signal.SIGKILL
+    )  # the fourth: something is wrong for good
+    assert server.wait() == 1
+    assert "that was death 4 within 600 s; stopping" in server.log
+    wait_until(lambda: server.relatives() == [])
+
+
+def test_stopped_while_nothing_is_ready(start):
+    """An API process that waits for an engine has nothing to finish."""
+    server = start("--port", 0)
+    for name in ("engine", "api"):
+        os.kill(children(server, name)[0], signal.SIGKILL)
+    wait_until(lambda: "api 0 ended with exit code -9" in server.log)
     server.send(signal.SIGTERM)
     assert server.wait() == 0
     wait_until(lambda: server.relatives() == [])
