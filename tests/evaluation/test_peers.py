@@ -154,7 +154,8 @@ def test_default_specs_run(spec, model):
     peer, ids = peer_of(spec, model), random_ids(300).tolist()
     assert len(peer.loglikelihood([ids])[0]) == 299
     assert len(peer.generate([ids], [2])[0].split()) == 2
-    assert 0 < peer.share < 1
+    # Quest keeps all tokens and the extremes of pages: it saves reading, not memory.
+    assert 1 < peer.share < 1.07 if spec.startswith("quest") else 0 < peer.share < 1
 
 
 def test_bad_questions(model):

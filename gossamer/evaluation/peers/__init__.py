@@ -4,11 +4,15 @@ A peer is named by a spec, `name:number[,option=value]`:
 
     exact                       the model as it is, with float16 counted: the control
     kivi:4                      4 bits, the last 128 tokens exact (window=)
+    turboquant:4                4 bits (3, 2) after a rotation, the last 32 tokens exact (window=)
+    fp8, int8                   8 bits and a scale for each token and head, none exact (window=)
     mustafar:0.5                half of each token's entries, the last 32 tokens exact (window=)
     streaming:0.25              the first 4 (sinks=) and the latest of a quarter of the tokens
     snapkv:0.25                 a quarter of the prompt (window=, kernel=), chosen when it has been
                                 read, or all of it but the last before= tokens
     expected:0.25               a quarter of the prompt, by expected attention (sinks=, before=)
+    quest:0.25                  all tokens in memory; each query reads a quarter of them, by pages
+                                (page=), but for the first 2 layers (dense=), which read all
     think:0.5                   half of K's channels pruned (window=)
     quantized:4                 transformers' QuantizedCache (backend=quanto or hqq)
     kvpress-snapkv:0.25         the same methods by the package kvpress: snapkv, streaming,
@@ -28,17 +32,21 @@ from gossamer.evaluation.peers.eviction import Expected, SnapKV, Streaming
 from gossamer.evaluation.peers.kivi import Kivi
 from gossamer.evaluation.peers.method import Exact, Method
 from gossamer.evaluation.peers.mustafar import Mustafar
+from gossamer.evaluation.peers.per_token import LARGEST, PerToken
+from gossamer.evaluation.peers.quest import Quest
 from gossamer.evaluation.peers.spec import Number, PeerSpec, parse_spec
 from gossamer.evaluation.peers.subject import MethodPeer, Peer
 from gossamer.evaluation.peers.think import ThinKChannels
+from gossamer.evaluation.peers.turboquant import TurboQuant
 
 __all__ = ["DEFAULT_SPECS", "PEERS", "Build", "Factory", "Peer", "available", "parse_peer"]
 
 Build = Callable[[Any, Any], Peer]  # (model, tokenizer) -> the peer
 
 DEFAULT_SPECS = (
-    "kivi:4", "kivi:2", "mustafar:0.5", "mustafar:0.7", "streaming:0.25", "snapkv:0.25",
-    "expected:0.25", "think:0.5", "quantized:4",
+    "kivi:4", "kivi:2", "turboquant:4", "turboquant:3", "fp8", "int8", "mustafar:0.5",
+    "mustafar:0.7", "streaming:0.25", "snapkv:0.25", "expected:0.25", "quest:0.25", "think:0.5",
+    "quantized:4",
 )  # fmt: skip
 
 
@@ -77,7 +85,9 @@ PEERS: dict[str, Factory] = {
     "streaming": _method(Streaming, "sinks"),
     "snapkv": _method(SnapKV, "window", "kernel", "before"),
     "expected": _method(Expected, "sinks", "before"),
+    "quest": _method(Quest, "page", "dense"),
     "think": _method(ThinKChannels, "window"),
+    "turboquant": _method(TurboQuant, "window", number=int),
     "quantized": Factory(
         quantized_cache.QuantizedSettings,
         quantized_cache.QuantizedCachePeer,
@@ -85,6 +95,10 @@ PEERS: dict[str, Factory] = {
         (("backend", str),),
         quantized_cache.why_neither,
     ),
+}
+PEERS |= {
+    kind: Factory(partial(PerToken, kind), number=None, options=(("window", int),))
+    for kind in LARGEST
 }
 PEERS |= {
     f"kvpress-{press}": Factory(

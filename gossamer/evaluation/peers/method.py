@@ -3,8 +3,8 @@
 Rules are simulated on the keys and values of a model that keeps all of them (after RoPE, as the
 model's attention gets them). Two kinds, which differ in what a likelihood means:
 
-- of position: what a query sees follows from where it stands. In a teacher-forced window every
-  query sees what it would see were its token decoded one by one.
+- of position: what a query sees follows from where it stands (and, in Quest, from the query). In a
+  teacher-forced window every query sees what it would see were its token decoded one by one.
 - at the prompt's end (`at_prompt_end`): the rule looks at the prompt once, or at all of it but the
   last `before` tokens, as it must where one cache serves several questions. A teacher-forced window
   is half prompt, half continuation, and only the continuation says anything about the method.
@@ -52,6 +52,10 @@ class LayerCache(ABC):
     def seen(self, k: Tensor, v: Tensor, positions: Tensor) -> Seen:
         """What queries at `positions` [T] see of the exact k, v [batch, kv_heads, S, D]."""
 
+    def seen_by(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Seen:
+        """The same, for rules that look at the queries [batch, query_heads, T, D] themselves."""
+        return self.seen(k, v, positions)
+
 
 class Method(ABC):
     """A rule with its settings."""
@@ -69,6 +73,10 @@ class Method(ABC):
     @abstractmethod
     def start(self, length: int) -> LayerCache:
         """An empty cache. length: the tokens that a budget is a share of."""
+
+    def start_layer(self, layer: int, length: int) -> LayerCache:
+        """The same, for rules that leave some layers (from 0) as they are."""
+        return self.start(length)
 
 
 def dense_bytes(shape: KVShape) -> float:
@@ -128,7 +136,7 @@ class MethodAttention:
         first = k.shape[2] - q.shape[2]
         inside = min(max(self.prompt - first, 0), q.shape[2])
         if layer not in self._layers:
-            self._layers[layer] = self.method.start(self.length)
+            self._layers[layer] = self.method.start_layer(layer, self.length)
         cache, parts = self._layers[layer], []
         if inside:
             if first or inside != self.prompt:
@@ -139,7 +147,8 @@ class MethodAttention:
         for start in range(inside, q.shape[2], QUERIES):
             queries = q[:, :, start : start + QUERIES]
             positions = first + start + torch.arange(queries.shape[2], device=q.device)
-            parts.append(attend(queries, k, v, cache.seen(k, v, positions), scaling))
+            seen = cache.seen_by(queries, k, v, positions)
+            parts.append(attend(queries, k, v, seen, scaling))
         return torch.cat(parts, 2)
 
 
