@@ -13,9 +13,19 @@ if TYPE_CHECKING:
     from gossamer.kv.speed import DecodeSpeed
 
 Number = TypeVar("Number", int, float)
-DEFAULT_TASKS = "perplexity,lookup,needle,copying"
 
-Tasks = Annotated[str, typer.Option("--tasks", metavar="NAME,...", help="Tasks to run")]
+Tasks = Annotated[
+    str | None,
+    typer.Option("--tasks", metavar="NAME,...", help="Tasks to run, instead of a suite"),
+]
+Suite = Annotated[
+    str | None,
+    typer.Option(
+        "--suite",
+        metavar="NAME",
+        help="default: perplexity, lookup, needle and copying; long: tasks of --lengths tokens",
+    ),
+]
 Peers = Annotated[
     list[str] | None,
     typer.Option(
@@ -28,7 +38,9 @@ LongBench = Annotated[
 ]
 Text = Annotated[
     Path | None,
-    typer.Option("--text", help="Text for perplexity; default in a checkout: WikiText-2"),
+    typer.Option(
+        "--text", help="Text for perplexity and agreement; default in a checkout: WikiText-2"
+    ),
 ]
 Filler = Annotated[
     Path | None, typer.Option("--filler", help="Text of the haystacks; default: synthetic")
@@ -44,7 +56,11 @@ Examples = Annotated[
 ]
 Lengths = Annotated[
     str | None,
-    typer.Option("--lengths", metavar="N,...", help="Haystack lengths; default: 512,1024,2048"),
+    typer.Option(
+        "--lengths",
+        metavar="N,...",
+        help="Haystack lengths; default: 512,1024,2048; of the suite long: 1024,2048",
+    ),
 ]
 Depths = Annotated[
     str | None,
@@ -56,7 +72,8 @@ def evaluate(
     model: o.Model,
     kv: o.Caches = None,
     peer: Peers = None,
-    tasks: Tasks = DEFAULT_TASKS,
+    suite: Suite = None,
+    tasks: Tasks = None,
     text: Text = None,
     filler: Filler = None,
     tokens: Tokens = None,
@@ -82,18 +99,19 @@ def evaluate(
     max_model_len: o.MaxModelLen = None,
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
+    calibration_text: o.CalibrationText = None,
     as_markdown: o.Markdown = False,
 ) -> None:
-    """Compare the quality of KV caches: perplexity, lookup, needle and copying tasks."""
+    """Compare the quality of KV caches: perplexity, retrieval, long contexts, agreement."""
     from gossamer.evaluation.comparison import Comparison, compare, speeds_of
-    from gossamer.evaluation.suite import Options
+    from gossamer.evaluation.suite import Options, suite_tasks
 
     with o.one_line_errors():
         comparison = Comparison(
             model=model,
             caches=list(kv or []),
             peers=list(peer or []),
-            tasks=[name.strip() for name in tasks.split(",") if name.strip()],
+            tasks=suite_tasks(suite, tasks),
             options=Options(
                 text=text,
                 tokens=tokens,
@@ -112,6 +130,7 @@ def evaluate(
                 max_model_len=max_model_len,
                 kv_memory=kv_memory,
                 calibration=calibration,
+                calibration_text=calibration_text,
             ),
             baseline=baseline,
             results=results,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from gossamer.bench.record import describe_device, revision, versions
+from gossamer.evaluation.agreement import Agreement
 from gossamer.evaluation.progress import Bar
 from gossamer.evaluation.store import Entry, Point, Store
 from gossamer.evaluation.tasks import Score, Subject, Task
@@ -119,13 +120,19 @@ class _Runner:
         label = f"{point.task}, {point.subject}"
         self.bar.start(label, getattr(task, "count", None), len(done))
         try:
-            task.run(subject, done, emit)
+            self._with_baseline(task).run(subject, done, emit)
         except Exception as error:
             self._fail(point, error, time.perf_counter() - start)
             return
         seconds = time.perf_counter() - start
         self.store.add_end(point, seconds=round(seconds, 2), **facts)
         self.bar.say(f"{label}: {seconds:.1f} s")
+
+    def _with_baseline(self, task: Task) -> Task:
+        """A task that compares outputs gets the stored ones, of this run or an earlier one."""
+        if not isinstance(task, Agreement):
+            return task
+        return task.against(self.store.entry(self.experiment.point(task, task.baseline)).scores)
 
     def _fail(self, point: Point, error: Exception, seconds: float) -> None:
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -58,6 +58,17 @@ def test_all_tasks_with_two_caches(roomy, text, tmp_path):
     assert lines_of(results) == lines
 
 
+def test_the_long_suite_and_agreement(roomy, text):
+    arguments = (roomy, "--kv", SPARSE, "--markdown", "--kv-memory", "16MB", "--quick")
+    result = invoke(*arguments, "--suite", "long", "--lengths", 300, "--examples", 2)
+    assert result.exit_code == 0, result.output
+    names = [f"long-{name}-300" for name in ("needle", "multikey", "variables", "words", "qa")]
+    assert all(f"| {name} |" in result.stdout for name in names)
+    result = invoke(*arguments, "--tasks", "agreement", "--text", text)
+    assert result.exit_code == 0, result.output
+    assert "| 100.0% (51 to 100) |" in result.stdout
+
+
 def test_markdown_and_no_baseline(roomy, text):
     arguments = ("--tasks", "perplexity", "--text", text, *SMALL, "--markdown")
     result = invoke(roomy, "--kv", SPARSE, "--no-baseline", *arguments)
@@ -97,6 +108,10 @@ def test_a_task_that_fails_is_reported(roomy, text):
         (("--lengths", "2040", "--tasks", "needle"), "must be at most 1984"),
         (("--depths", "0,2", "--tasks", "needle"), "depths is (0.0, 2.0)"),
         (("--examples", 0, "--tasks", "lookup"), "examples is 0"),
+        (("--suite", "short"), "suite is 'short'; must be one of default, long"),
+        (("--suite", "long", "--tasks", "needle"), "must be one of the two"),
+        (("--suite", "long", "--lengths", "2049"), "2049; must be at most 2048"),
+        (("--suite", "long", "--lengths", "20"), "length is 20; must be at least"),
     ],
 )
 def test_mistakes_in_one_line(roomy, text, arguments, words):
