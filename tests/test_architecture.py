@@ -75,7 +75,7 @@ def test_one_class_writes_pages():
                     caches.add(place)
     assert writers == {"kv/store.py"}
     # The others pack and unpack rows to see what that costs; they hold no sequence.
-    looks = {"evaluation/policies/blocks.py", "evaluation/frontier/view.py"}
+    looks = {"evaluation/policies/blocks.py", "kv/round_trip.py"}
     assert caches == {"kv/paged_cache.py"} | looks
 
 

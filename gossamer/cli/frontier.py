@@ -29,6 +29,17 @@ Output = Annotated[
         help="Write the best cache, for --kv of other commands",
     ),
 ]
+Objective = Annotated[
+    str, typer.Option("--objective", help="What is best: quality, speed or bytes")
+]
+MaxLoss = Annotated[
+    float | None,
+    typer.Option("--max-loss", metavar="NLL", help="Most that the best cache may add, e.g. 0.01"),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option("--batch", help="Sequences of --length tokens to measure decode times for"),
+]
 Minutes = Annotated[
     float | None, typer.Option("--minutes", help="Start no new runs after this time")
 ]
@@ -40,6 +51,9 @@ def frontier(
     model: o.Model,
     budget: BudgetOption,
     length: Length = 8192,
+    objective: Objective = "quality",
+    max_loss: MaxLoss = None,
+    batch: Batch = None,
     text: Text = None,
     tokens: Tokens = 16_384,
     context: Context = 2_048,
@@ -58,9 +72,12 @@ def frontier(
     """Find the best KV cache for a memory budget."""
     from gossamer.evaluation.frontier.command import SearchOptions, run
     from gossamer.evaluation.frontier.measure import SearchError
+    from gossamer.evaluation.frontier.outcome import Aim
     from gossamer.evaluation.frontier.search import Effort
 
     with o.one_line_errors():
+        if batch is not None:
+            o.at_least("batch", batch, 1)
         options = SearchOptions(
             model=model,
             budget=budget,
@@ -75,6 +92,8 @@ def frontier(
             results=results,
             plot=plot,
             output=output,
+            aim=Aim(objective, max_loss),
+            sequences=batch,
         )
         try:
             run(options, as_markdown=as_markdown)

@@ -211,6 +211,20 @@ class KVConfig:
         """Bytes beyond the window relative to dense float16."""
         return self.block_bytes(shape) / KVConfig().block_bytes(shape)
 
+    def sequence_bytes(self, shape: KVShape, length: int) -> int:
+        """Of one sequence: stored blocks, and dense 16-bit ones for itself, window and sink.
+
+        The accounting of tokens_that_fit, so windows and sinks are not free.
+        """
+        blocks = -(-length // BLOCK_TOKENS)
+        dense = min(blocks, 1 + (self.window + self.sink) // BLOCK_TOKENS)
+        plain = KVConfig().block_bytes(shape)
+        return dense * plain + (blocks - dense) * self.block_bytes(shape)
+
+    def share_at(self, shape: KVShape, length: int) -> float:
+        """Those bytes relative to a dense float16 cache."""
+        return self.sequence_bytes(shape, length) / KVConfig().sequence_bytes(shape, length)
+
     def tokens_that_fit(self, memory: int, shape: KVShape, sequences: int = 1) -> int:
         """How many tokens `sequences` equally long ones can have together in `memory` bytes.
 

@@ -90,11 +90,13 @@ def decode_speed(
     device: torch.device | str,
     *,
     measure: bool = True,
+    point: tuple[int, int] | None = None,
 ) -> DecodeSpeed:
     """What decoding with this cache is like on `device`, for a model of this shape and type.
 
-    Takes tens of milliseconds, at most MOST_BYTES and what timing needs; nothing for a cache that
-    was asked for before. Never measures while a CUDA graph is captured.
+    point: sequences and their tokens; None for a typical one. Of a cache that would be too large,
+    fewer tokens are measured. Takes tens of milliseconds, at most MOST_BYTES and what timing needs;
+    nothing for a cache that was asked for before. Never measures while a CUDA graph is captured.
     Raises ValueError for a cache that such a model cannot have, and for bits that are not known.
     """
     device = torch.device(device)
@@ -104,18 +106,19 @@ def decode_speed(
     if reason is not None:
         return replace(speed, reason=speed.reason or reason)
     dense = KVConfig.of("dense", dtype)
-    tokens = _tokens(shape, dtype, device)
+    sequences, _ = point = POINTS[device.type] if point is None else point
+    tokens = _tokens(shape, dtype, point)
     try:
         # By kernel: someone may have asked for another backend before.
-        us = _measured(config, shape, dtype, device, tokens, speed.kernel)
+        us = _measured(config, shape, dtype, device, sequences, tokens, speed.kernel)
         dense_kernel = _kernel(dense, shape, dtype, device).kernel
-        dense_us = _measured(dense, shape, dtype, device, tokens, dense_kernel)
+        dense_us = _measured(dense, shape, dtype, device, sequences, tokens, dense_kernel)
     except Exception as error:  # whoever asks can do without the figures
         lines = str(error).splitlines() or [type(error).__name__]
         return replace(speed, reason=speed.reason or f"measuring failed: {lines[0]}")
-    point = f"{POINTS[device.type][0]} x {tokens:,} tokens"
-    point += " by one thread" if device.type == "cpu" else ""
-    return replace(speed, us=us, dense_us=dense_us, point=point)
+    place = f"{sequences} x {tokens:,} tokens"
+    place += " by one thread" if device.type == "cpu" else ""
+    return replace(speed, us=us, dense_us=dense_us, point=place)
 
 
 def cuda_limits(config: KVConfig, shape: KVShape, dtype: torch.dtype) -> str | None:
@@ -196,11 +199,12 @@ def _why_not_measured(kernel: str, device: torch.device) -> str | None:
     return None if free >= FREE_BYTES else f"{free >> 20} MiB of the GPU's memory are free"
 
 
-def _tokens(shape: KVShape, dtype: torch.dtype, device: torch.device) -> int:
+def _tokens(shape: KVShape, dtype: torch.dtype, point: tuple[int, int]) -> int:
     """Of each sequence: the same for all caches of a model."""
-    sequences, tokens = POINTS[device.type]
+    sequences, tokens = point
     block = KVConfig.of("dense", dtype).block_bytes(shape)
-    return min(tokens, max(1, MOST_BYTES // (sequences * block)) * BLOCK_TOKENS)
+    fits = max(1, MOST_BYTES // (sequences * block)) * BLOCK_TOKENS
+    return min(max(BLOCK_TOKENS, tokens // BLOCK_TOKENS * BLOCK_TOKENS), fits)
 
 
 @functools.cache
@@ -209,21 +213,22 @@ def _measured(
     shape: KVShape,
     dtype: torch.dtype,
     device: torch.device,
+    sequences: int,
     tokens: int,
     kernel: str,
 ) -> float:
     """Microseconds of decoding one layer of random rows. kernel: which it will be."""
     spec = CacheSpec(config, shape, dtype, device)
     if device.type == "cpu":
-        return _cpu_us(_call(spec, tokens))
-    timing = time_calls(_call(spec, tokens), device=device, warmup=3, iters=20)
+        return _cpu_us(_call(spec, sequences, tokens))
+    timing = time_calls(_call(spec, sequences, tokens), device=device, warmup=3, iters=20)
     torch.cuda.empty_cache()  # an engine that starts takes what is free
     return 1e3 * timing.median_ms
 
 
-def _call(spec: CacheSpec, tokens: int) -> Callable[[int], Tensor]:
+def _call(spec: CacheSpec, sequences: int, tokens: int) -> Callable[[int], Tensor]:
     shape, device = spec.shape, spec.device
-    sequences, blocks = POINTS[device.type][0], tokens // BLOCK_TOKENS
+    blocks = tokens // BLOCK_TOKENS
     near = min(spec.rule.dense_pages, blocks)
     cache = PagedCache(spec, sequences * blocks, sequences * near)
     cache.randomise(torch.Generator(device).manual_seed(0))

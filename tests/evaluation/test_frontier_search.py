@@ -6,13 +6,14 @@ from math import nan
 import pytest
 import torch
 
-from gossamer.evaluation.frontier.candidates import Budget, Problem, share_at
+from gossamer.evaluation.frontier.candidates import Budget, Problem
 from gossamer.evaluation.frontier.measure import SearchError
-from gossamer.evaluation.frontier.outcome import choice, write_choice
+from gossamer.evaluation.frontier.outcome import Aim, MeasuredCache, Outcome, choice, write_choice
 from gossamer.evaluation.frontier.report import draw, markdown, verdict
 from gossamer.evaluation.frontier.screening import Errors, kept_screening
 from gossamer.evaluation.frontier.search import Effort
 from gossamer.evaluation.progress import Stages
+from gossamer.evaluation.statistics import Change
 from gossamer.evaluation.store import Point, Store
 from gossamer.kv import KVConfig, KVShape, Side
 from gossamer.kv.bits import kernel_pairs
@@ -46,7 +47,7 @@ def test_rows_and_frontier(done):
     assert (roles.count("dense"), roles.count("uniform")) == (1, 3)
     assert roles.count("pair") == 6
     for row in outcome.rows:
-        assert row.share == share_at(row.config, SHAPE, 8192)
+        assert row.share == row.config.share_at(SHAPE, 8192)
         assert row.layout_share == row.config.share(SHAPE)
         if row.role != "dense":
             assert row.added == pytest.approx(cost_of(row.config), rel=0.2)
@@ -306,3 +307,37 @@ def test_time_left():
         assert stages.left == "about 10 min left"
         stages.expect(-5)
         assert stages.left == ""
+
+
+def test_aims():
+    """The same rows, another idea of the best; a bound that nothing meets names the nearest."""
+    budget = Budget.parse("60%", SHAPE, 8192)
+
+    def row(spec, added, factor):
+        speed = DecodeSpeed("toy", tuned=True, us=1 / factor, dense_us=1.0)
+        config = KVConfig.parse(spec)
+        return MeasuredCache.of(
+            config, "pair", Change(added, 0.0, 10, 5, 5, 1.0), SHAPE, 8192, speed
+        )
+
+    rows = [
+        row("dense:int8", 0.001, 1.5),
+        row("dense:int4", 0.03, 3.0),
+        row("sparse:k=8,v=8", 0.2, 2.0),
+    ]
+
+    def best(*aim):
+        return Outcome.of(budget, rows, 17.0, (), Aim(*aim)).recommended.spec
+
+    assert best() == best("quality") == "dense:int8"
+    assert best("speed") == "dense:int4"
+    assert best("bytes") == "sparse:k=8,v=8"
+    assert best("bytes", 0.05) == "dense:int4"
+    assert best("speed", 0.01) == "dense:int8"
+    assert "the fastest of what was measured that adds at most +0.01" in str(Aim("speed", 0.01))
+    with pytest.raises(SearchError, match=r"at most \+0.0005 NLL; the nearest is dense:int8"):
+        best("speed", 0.0005)
+    with pytest.raises(ValueError, match="objective is 'fun'; must be one of"):
+        Aim("fun")
+    with pytest.raises(ValueError, match="max_loss is -1; must be above 0"):
+        Aim("speed", -1)

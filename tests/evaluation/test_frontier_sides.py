@@ -6,8 +6,6 @@ from gossamer.evaluation.frontier.candidates import (
     Budget,
     Problem,
     make_candidates,
-    sequence_bytes,
-    share_at,
     uniform,
     within,
 )
@@ -47,20 +45,20 @@ def budget_of(words, length=8192, shape=SHAPE):
 @pytest.mark.parametrize("length", [32, 64, 8192])
 def test_bytes_are_those_of_tokens_that_fit(spec, length):
     config = KVConfig.parse(spec)
-    size = sequence_bytes(config, SHAPE, length)
+    size = config.sequence_bytes(SHAPE, length)
     assert config.tokens_that_fit(size, SHAPE) == length
     assert config.tokens_that_fit(size - 1, SHAPE) < length
 
 
 def test_windows_and_sinks_are_not_free():
     specs = ("", ",sink=32", ",window=64", ",window=128", ",window=128,sink=32")
-    shares = [share_at(KVConfig.parse("dense:int4" + words), SHAPE, 4096) for words in specs]
+    shares = [KVConfig.parse("dense:int4" + words).share_at(SHAPE, 4096) for words in specs]
     layout = KVConfig.parse("dense:int4").share(SHAPE)
     assert shares[0] == pytest.approx((2 + 126 * layout) / 128)
     assert shares[1] == shares[2]
     assert shares == sorted(shares)
-    assert share_at(KVConfig.parse("dense:int4"), SHAPE, 64) == 1  # all of it is dense
-    assert share_at(KVConfig(), SHAPE, 8192) == 1
+    assert KVConfig.parse("dense:int4").share_at(SHAPE, 64) == 1  # all of it is dense
+    assert KVConfig().share_at(SHAPE, 8192) == 1
 
 
 @pytest.mark.parametrize(
@@ -265,7 +263,7 @@ def test_pairs_to_measure(count):
     found = predicted()
     pairs = choose_pairs(found, count)
     assert len(set(pairs)) == len(pairs) == count
-    shares = [share_at(pair, SHAPE, 8192) for pair in pairs]
+    shares = [pair.share_at(SHAPE, 8192) for pair in pairs]
     inside = [share <= 0.25 for share in shares]
     assert all(inside[: count - count // 2])
     assert inside.count(False) == (1 if count > 1 else 0)
@@ -289,12 +287,12 @@ def test_sides_of_bad_pairs_are_not_promising():
 
 
 def test_pairs_of_a_budget_close_to_dense():
-    assert all(share_at(p, SHAPE, 8192) < 1 for p in choose_pairs(predicted("90%"), 8))
+    assert all(p.share_at(SHAPE, 8192) < 1 for p in choose_pairs(predicted("90%"), 8))
 
 
 def test_variants_of_the_best_pair_that_has_room():
     large, small = Side(Dense("int3", "channel")), Side(Dense("int3"))
-    fits = share_at(KVConfig(large, large), SHAPE, 8192)
+    fits = KVConfig(large, large).share_at(SHAPE, 8192)
 
     def found(room, sink=0, measured=None):
         budget = Budget("some", fits + room, 8192)

@@ -119,12 +119,19 @@ def test_measured_once(monkeypatch):
 def test_memory_is_bounded():
     for heads in (1, 8, 64):
         shape = KVShape(1, heads, heads, 256)
-        for device, (sequences, _) in {"cuda": (8, 8192), "cpu": (2, 4096)}.items():
-            tokens = speed._tokens(shape, torch.float32, torch.device(device))
+        for sequences, wanted in ((8, 8192), (2, 4096), (3, 1), (64, 100_000)):
+            tokens = speed._tokens(shape, torch.float32, (sequences, wanted))
             assert tokens >= 32
             assert tokens % 32 == 0
             nbytes = KVConfig.parse("dense:fp32").bytes_per_token(shape) * tokens * sequences
             assert nbytes <= speed.MOST_BYTES
+
+
+def test_a_point_of_ones_own():
+    config = KVConfig.parse("dense:int8")
+    found = decode_speed(config, SHAPE, torch.float32, "cpu", point=(3, 200))
+    assert found.point.startswith("3 x 192 tokens")
+    assert found.measured
 
 
 def test_threads_and_random_numbers_stay_as_they_are():

@@ -23,22 +23,6 @@ REACH = 1.25  # times the budget: what a little more memory would bring
 Fits = Callable[[Side, Side], bool]  # K and V together
 
 
-def sequence_bytes(config: KVConfig, shape: KVShape, length: int) -> int:
-    """Of one sequence: stored blocks, and dense 16-bit ones for itself, window and sink.
-
-    The accounting of KVConfig.tokens_that_fit, so windows and sinks are not free.
-    """
-    blocks = -(-length // BLOCK_TOKENS)
-    dense = min(blocks, 1 + (config.window + config.sink) // BLOCK_TOKENS)
-    plain = KVConfig().block_bytes(shape)
-    return dense * plain + (blocks - dense) * config.block_bytes(shape)
-
-
-def share_at(config: KVConfig, shape: KVShape, length: int) -> float:
-    """Those bytes relative to a dense float16 cache."""
-    return sequence_bytes(config, shape, length) / sequence_bytes(KVConfig(), shape, length)
-
-
 @dataclass(frozen=True)
 class Budget:
     """share: of dense float16, for a sequence of `length` tokens. text: as it was given."""
@@ -67,7 +51,7 @@ class Budget:
 
     def holds(self, config: KVConfig, shape: KVShape, times: float = 1.0) -> bool:
         """Whether a cache fits `times` the budget."""
-        return share_at(config, shape, self.length) <= self.share * times + 1e-12
+        return config.share_at(shape, self.length) <= self.share * times + 1e-12
 
 
 @dataclass(frozen=True)
@@ -175,7 +159,7 @@ def within(
     by_v = [KVConfig(k, v) for v, k in pairs.items() if k is not None]
     smallest = min(by_k, key=lambda pair: pair.block_bytes(shape))
     if not budget.holds(smallest, shape):
-        least = share_at(smallest, shape, budget.length)
+        least = smallest.share_at(shape, budget.length)
         size = least * KVConfig().bytes_per_token(shape)
         raise ValueError(
             f"budget is {budget.text}; must be at least {least:.2%} or {size:.0f} bytes per token "

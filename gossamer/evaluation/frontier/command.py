@@ -17,7 +17,7 @@ from gossamer.evaluation import plots
 from gossamer.evaluation.comparison import file_digest, open_subject
 from gossamer.evaluation.frontier.candidates import Budget, Candidates, Problem
 from gossamer.evaluation.frontier.measure import Conditions, Measuring
-from gossamer.evaluation.frontier.outcome import Outcome, choice, write_choice
+from gossamer.evaluation.frontier.outcome import Aim, Outcome, choice, write_choice
 from gossamer.evaluation.frontier.report import draw, markdown, rich_table, verdict
 from gossamer.evaluation.frontier.screening import (
     KIND,
@@ -47,7 +47,10 @@ LEAST_CONTEXT = 2 * LEAST_TOKENS  # so that a window of 128 tokens leaves someth
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is wanted. engine: options of the engine other than model and kv."""
+    """What is wanted. engine: options of the engine other than model and kv.
+
+    sequences: how many of `length` tokens decode times are measured for; None for a typical point.
+    """
 
     model: str
     budget: str
@@ -60,6 +63,8 @@ class SearchOptions:
     results: Path | None = None
     plot: Path | None = None
     output: Path | None = None
+    aim: Aim = field(default_factory=Aim)
+    sequences: int | None = None
 
 
 def run(options: SearchOptions, *, as_markdown: bool) -> Outcome:
@@ -129,9 +134,10 @@ def prepare(options: SearchOptions, stages: Stages) -> Search:
     measuring = Measuring(text, conditions, opened, Store(options.results), stages)
     window = text.windows(source.tokenizer())[0]
     screening = Screening(source, dtype, device, calibration, window, measuring)
-    speed = partial(decode_speed, shape=shape, dtype=dtype, device=device)
+    point = None if options.sequences is None else (options.sequences, options.length)
+    speed = partial(decode_speed, shape=shape, dtype=dtype, device=device, point=point)
     notes = _notes(options, calibration, text)
-    return Search(problem, options.effort, measuring, screening, notes, speed)
+    return Search(problem, options.effort, measuring, screening, notes, speed, options.aim)
 
 
 @dataclass(frozen=True, eq=False)

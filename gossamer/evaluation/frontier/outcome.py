@@ -5,21 +5,55 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from gossamer.bench.record import describe_device, revision, versions
-from gossamer.evaluation.frontier.candidates import Budget, share_at
+from gossamer.evaluation.frontier.candidates import Budget
 from gossamer.evaluation.frontier.measure import Measuring, SearchError
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import Coded, KVConfig, KVShape, Sparse
 from gossamer.kv.speed import DecodeSpeed
+from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import VALUE_BITS
 
 Role = Literal["dense", "uniform", "pair", "variant"]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the best cache within a budget is: the least NLL, time or bytes, with a bound on NLL.
+
+    Raises ValueError for another objective, and for a bound that is no number above 0.
+    """
+
+    objective: str = "quality"
+    max_loss: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("objective", self.objective, OBJECTIVES)
+        if self.max_loss is not None and not 0 < self.max_loss < math.inf:
+            raise ValueError(f"max_loss is {self.max_loss}; must be above 0, like 0.01")
+
+    def best(self, rows: "Sequence[MeasuredCache]", budget: str) -> "MeasuredCache":
+        """Of rows within the budget. Raises SearchError where none is within the bound."""
+        bound = math.inf if self.max_loss is None else self.max_loss
+        allowed = [row for row in rows if row.added <= bound]
+        if not allowed:
+            least = min(rows, key=lambda row: row.added)
+            raise SearchError(
+                f"no cache within {budget} adds at most {bound:+g} NLL; the nearest is "
+                f"{least.spec} with {least.added:+.4f}"
+            )
+        return min(allowed, key=OBJECTIVES[self.objective])
+
+    def __str__(self) -> str:
+        words = {"quality": "the least", "speed": "the fastest", "bytes": "the smallest"}
+        bound = "" if self.max_loss is None else f" that adds at most {self.max_loss:+g}"
+        return f"{words[self.objective]} of what was measured{bound}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +81,7 @@ class MeasuredCache:
         length: int,
         speed: DecodeSpeed | None = None,
     ) -> "MeasuredCache":
-        share = share_at(config, shape, length)
+        share = config.share_at(shape, length)
         plain = KVConfig().bytes_per_token(shape)
         return cls(config, role, share, config.share(shape), share * plain, change, speed)
 
@@ -66,6 +100,19 @@ class MeasuredCache:
         return 0.0 if self.change is None else self.change.half
 
 
+def _slowness(row: MeasuredCache) -> float:
+    """Time against dense; where it was not measured, last."""
+    factor = None if row.speed is None else row.speed.against_dense
+    return math.inf if factor is None else 1 / factor
+
+
+OBJECTIVES: dict[str, Callable[[MeasuredCache], tuple[float, ...]]] = {
+    "quality": lambda row: (row.added, row.share),
+    "speed": lambda row: (_slowness(row), row.added, row.share),
+    "bytes": lambda row: (row.share, row.added),
+}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """rows: small ones first. notes: what was left out, and why."""
@@ -75,6 +122,7 @@ class Outcome:
     recommended: MeasuredCache
     perplexity: float
     notes: tuple[str, ...] = ()
+    aim: Aim = field(default_factory=Aim)
 
     @classmethod
     def of(
@@ -83,14 +131,16 @@ class Outcome:
         rows: Sequence[MeasuredCache],
         perplexity: float,
         notes: Sequence[str] = (),
+        aim: Aim | None = None,
     ) -> "Outcome":
-        """Raises SearchError where nothing within the budget was measured."""
+        """Raises SearchError where nothing within the budget and the aim was measured."""
+        aim = aim or Aim()
         within = [r for r in rows if r.role != "dense" and r.share <= budget.share + 1e-12]
         if not within:
             raise SearchError(f"no cache within {budget.text} was measured: {'; '.join(notes)}")
-        best = min(within, key=lambda row: (row.added, row.share))
+        best = aim.best(within, budget.text)
         ordered = sorted(rows, key=lambda row: (row.share, row.added))
-        return cls(budget, tuple(ordered), best, perplexity, tuple(notes))
+        return cls(budget, tuple(ordered), best, perplexity, tuple(notes), aim)
 
     @property
     def frontier(self) -> list[MeasuredCache]:
@@ -109,7 +159,7 @@ class Outcome:
         """Why this one, in one line."""
         row, count = self.recommended, sum(r.role != "dense" for r in self.rows)
         line = f"{row.share:.1%} of dense float16 at {self.budget.length:,} tokens; "
-        line += f"adds {row.added:+.4f} NLL, the least of what was measured within "
+        line += f"adds {row.added:+.4f} NLL, {self.aim} within "
         line += f"{self.budget.text} ({count} caches in all)"
         if row.added <= row.half:
             line += ", not told apart from dense"
@@ -150,6 +200,8 @@ def choice(outcome: Outcome, measuring: Measuring) -> dict[str, Any]:
         "model": conditions.model,
         "budget": outcome.budget.text,
         "length": outcome.budget.length,
+        "objective": outcome.aim.objective,
+        "max_loss": outcome.aim.max_loss,
         **_facts(best),
         "reason": outcome.reason(),
         "calibration": made,

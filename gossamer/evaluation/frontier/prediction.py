@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
 
-from gossamer.evaluation.frontier.candidates import REACH, Budget, Fits, share_at
+from gossamer.evaluation.frontier.candidates import REACH, Budget, Fits
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.statistics import Change
 from gossamer.kv import KVConfig, KVShape, Side
@@ -165,7 +165,7 @@ def _around(predicted: Predicted, count: int, chosen: Sequence[KVConfig]) -> lis
     points = {
         pair: (share, predicted.cost(pair))
         for pair in predicted.pairs()
-        if (share := share_at(pair, shape, budget.length)) <= budget.share * REACH and share < 1
+        if (share := pair.share_at(shape, budget.length)) <= budget.share * REACH and share < 1
     }
     line = [pair for pair in front(points) if pair not in chosen]
     below = [pair for pair in line if points[pair][0] <= budget.share]

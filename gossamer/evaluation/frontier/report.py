@@ -1,7 +1,8 @@
-"""Tables and the figure of what was measured: quality against memory, frontier and budget."""
+"""Tables and the figure of what was measured: quality against memory and against time."""
 
 import importlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer.evaluation.frontier.outcome import MeasuredCache, Outcome
-from gossamer.evaluation.plots import COLOR, FRONTIER, STYLE, check, save
+from gossamer.evaluation.plots import FRONTIER, STYLE, check, save
 
 COLUMNS = (
     "cache", "share", "layout", "bytes per token", "decode against dense", "change in NLL",
@@ -97,38 +98,67 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
 
 
 def _figure(outcome: Outcome) -> Any:
-    """Points have numbers; specs are too long to stand next to them."""
+    """Against memory with speed as colour, and against speed; points have numbers, as specs are too
+    long to stand next to them."""
     rows = [row for row in outcome.rows if row.role != "dense"]
     figures: Any = importlib.import_module("matplotlib.figure")
-    figure = figures.Figure(figsize=(7, 4.5 + 0.14 * len(rows)), layout="constrained")
-    axes = figure.subplots()
+    figure = figures.Figure(figsize=(10, 4.5 + 0.14 * len(rows)), layout="constrained")
+    memory, time = figure.subplots(1, 2, sharey=True)
+    shading = _shading(rows)
     for number, row in enumerate(rows, start=1):
-        _point(axes, outcome, row, number)
+        _point(memory, outcome, row, row.share, number, shading, labelled=True)
+        if (factor := _factor(row)) is not None:
+            _point(time, outcome, row, factor, number, shading)
     line = [row for row in outcome.frontier if row.role != "dense"]
     x, y = [row.share for row in line], [row.added for row in line]
-    axes.plot(x, y, color=FRONTIER, linewidth=1, zorder=0)
-    axes.axvline(outcome.budget.share, color=UNIFORM, linewidth=0.8, linestyle=":")
-    axes.axhline(0, color=UNIFORM, linewidth=0.5)
-    # Uniform pruning costs tens of times more, and noise makes good caches negative.
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.set_xlabel(f"memory at {outcome.budget.length:,} tokens, share of dense float16")
-    axes.set_ylabel("change in NLL per token")
-    axes.margins(x=0.1, y=0.1)
+    memory.plot(x, y, color=FRONTIER, linewidth=1, zorder=0)
+    memory.axvline(outcome.budget.share, color=UNIFORM, linewidth=0.8, linestyle=":")
+    time.axvline(1, color=UNIFORM, linewidth=0.8, linestyle=":")
+    for axes in (memory, time):
+        axes.axhline(0, color=UNIFORM, linewidth=0.5)
+        # Uniform pruning costs tens of times more, and noise makes good caches negative.
+        axes.set_yscale("symlog", linthresh=LINEAR)
+        axes.margins(x=0.1, y=0.1)
+    memory.set_xlabel(f"memory at {outcome.budget.length:,} tokens, share of dense float16")
+    memory.set_ylabel("change in NLL per token")
+    time.set_xlabel("decode attention, times as fast as dense")
+    figure.colorbar(shading, ax=[memory, time], label="times as fast as dense")
     figure.legend(loc="outside lower left", fontsize=6, frameon=False)
     return figure
 
 
-def _point(axes: Any, outcome: Outcome, row: MeasuredCache, number: int) -> None:
-    best = row is outcome.recommended
-    color = UNIFORM if row.role == "uniform" else FRONTIER if best else COLOR
+def _factor(row: MeasuredCache) -> float | None:
+    return None if row.speed is None else row.speed.against_dense
+
+
+def _shading(rows: Sequence[MeasuredCache]) -> Any:
+    """Colours of speeds, from the slowest to the fastest."""
+    known = [factor for row in rows if (factor := _factor(row)) is not None] or [1.0]
+    colours: Any = importlib.import_module("matplotlib.colors")
+    scale = colours.Normalize(min(known), max(*known, min(known) + 0.01))
+    mappable: Any = importlib.import_module("matplotlib.cm").ScalarMappable
+    return mappable(scale, cmap="viridis_r")
+
+
+def _point(
+    axes: Any,
+    outcome: Outcome,
+    row: MeasuredCache,
+    x: float,
+    number: int,
+    shading: Any,
+    *,
+    labelled: bool = False,
+) -> None:
+    best, factor = row is outcome.recommended, _factor(row)
+    label = f"{number}: {row.spec}{', recommended' if best else ''}"
     axes.errorbar(
-        *([row.share], [row.added]),
+        *([x], [row.added]),
         yerr=None if math.isinf(row.half) else [row.half],
-        fmt="*" if best else "o",
-        color=color,
+        fmt="*" if best else "s" if row.role == "uniform" else "o",
+        color=UNIFORM if factor is None else shading.to_rgba(factor),
         capsize=2,
-        markersize=9 if best else 4,
-        label=f"{number}: {row.spec}{', recommended' if best else ''}",
+        markersize=11 if best else 5,
+        label=label if labelled else None,
     )
-    place = (row.share, row.added)
-    axes.annotate(f"{number}", place, (4, 4), textcoords="offset points", fontsize=7)
+    axes.annotate(f"{number}", (x, row.added), (4, 4), textcoords="offset points", fontsize=7)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gossamer.evaluation.frontier.candidates import Candidates, Problem, side_spec, uniform
 from gossamer.evaluation.frontier.measure import Measuring, SearchError
-from gossamer.evaluation.frontier.outcome import MeasuredCache, Outcome, Role
+from gossamer.evaluation.frontier.outcome import Aim, MeasuredCache, Outcome, Role
 from gossamer.evaluation.frontier.prediction import (
     WIDER,
     Predicted,
@@ -147,6 +147,7 @@ class Search:
     screening: ScreenSides
     notes: list[str] = field(default_factory=list)
     speed: Callable[[KVConfig], DecodeSpeed] | None = None
+    aim: Aim = field(default_factory=Aim)
     _rows: dict[KVConfig, MeasuredCache] = field(default_factory=dict)
 
     def run(self) -> Outcome:
@@ -180,7 +181,7 @@ class Search:
         rows = [self._row(KVConfig(), "dense", None), *self._rows.values()]
         for spec, error in self.measuring.failed.items():
             self._note(f"{spec} failed: {error}")
-        return Outcome.of(self.problem.budget, rows, perplexity, self.notes)
+        return Outcome.of(self.problem.budget, rows, perplexity, self.notes, self.aim)
 
     # ---- screening ------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gossamer.kv import BlockStore, KVConfig, Side
+from gossamer.kv import KVConfig, Side
 from gossamer.kv.bases import Basis, QueryKeyTurn, turn
+from gossamer.kv.round_trip import through_blocks
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 QUERIES = 32  # spread over the window, in all heads
@@ -117,13 +118,3 @@ class Values:
             stored = turn(stored, self.back)
         difference = stored - self.view.v.float().transpose(0, 1)
         return [self.view.relative(far @ difference) for far in self.view.far]
-
-
-def through_blocks(side: Side, rows: Tensor, weights: Tensor | None) -> Tensor:
-    """Rows [tokens, heads, D] after a round through blocks, float32."""
-    tokens, heads, head_dim = rows.shape
-    rows = rows.contiguous()
-    store = BlockStore.allocate(side, tokens // BLOCK_TOKENS, heads, head_dim, str(rows.device))
-    slots = torch.arange(tokens, device=rows.device)
-    store.write(rows, slots, store.ranking(rows, weights))
-    return store.read(slots, torch.float32)
