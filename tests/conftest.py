@@ -3,12 +3,14 @@
 import logging
 import os
 import random
+import tempfile
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():  # before anything imports triton or gossamer
     os.environ["TRITON_INTERPRET"] = "1"
+os.environ["GOSSAMER_CACHE"] = tempfile.mkdtemp(prefix="gossamer-tests-")  # not the user's own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

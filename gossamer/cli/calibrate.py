@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +16,12 @@ from rich.text import Text
 
 from gossamer.cli import options as o
 from gossamer.integrations.calibrating import calibration_of, measure
+from gossamer.integrations.expected_loss import expected_losses
 from gossamer.integrations.transformers import load_model
 from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
 from gossamer.models.embedded import EMBEDDED, embedded_path
 
+JUDGED = 1024  # tokens that caches are judged on
 CHARACTERS_PER_TOKEN = 8  # more than text in most languages has; too few only costs another try
 # Cutting a text changes tokens near the cut: those of the word that was cut (WordPiece: up to 100),
 # merges and normalisation across it, special tokens at the end. Tokens are taken for final when at
@@ -42,10 +45,14 @@ def calibrate(
         content = text.read_bytes()
         path = embedded_path(model) if model in EMBEDDED else Path(model)
         loaded, tokenizer = load_model(path, device=device)
-        ids = _first_tokens(tokenizer, content, text, tokens)
-        bases = _measure(loaded, ids, context)
+        ids = _first_tokens(tokenizer, content, text, tokens, JUDGED)
+        bases = _measure(loaded, ids[:tokens], context)
         digest = hashlib.sha256(content).hexdigest()
         calibration = calibration_of(loaded, bases, text_sha256=digest)
+        window = ids[-min(context, JUDGED) :]  # beyond the tokens above, where the text has some
+        losses = expected_losses(loaded, [window], calibration)
+        manifest = replace(calibration.manifest, losses=losses)
+        calibration = replace(calibration, manifest=manifest)
         calibration.save(output)
     _print(calibration, bases, output)
 
@@ -60,17 +67,20 @@ def _check_before_loading(output: Path, tokens: int, context: int) -> None:
         raise ValueError(f"{output}: {output.parent} is not a directory that can be written to")
 
 
-def _first_tokens(tokenizer: Any, content: bytes, path: Path, wanted: int) -> list[int]:
-    """The first tokens of the whole text, from a prefix that has at least MARGIN tokens more."""
+def _first_tokens(tokenizer: Any, content: bytes, path: Path, wanted: int, more: int) -> list[int]:
+    """The first tokens of the whole text, from a prefix that has at least MARGIN tokens more.
+
+    more: how many beyond those that are wanted, if the text has them.
+    """
     decoded = o.utf8(content, path)
-    length = CHARACTERS_PER_TOKEN * wanted
+    length = CHARACTERS_PER_TOKEN * (wanted + more)
     ids: list[int] = tokenizer(decoded[:length])["input_ids"]
-    while length < len(decoded) and len(ids) < wanted + MARGIN:
+    while length < len(decoded) and len(ids) < wanted + more + MARGIN:
         length *= 2
         ids = tokenizer(decoded[:length])["input_ids"]
     if len(ids) < wanted:
         raise ValueError(f"{path}: has {len(ids)} tokens; --tokens is {wanted}")
-    return ids[:wanted]
+    return ids[: wanted + more]
 
 
 def _measure(model: Any, ids: list[int], context: int) -> Bases:

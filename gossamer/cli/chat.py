@@ -42,6 +42,7 @@ def chat(
     max_model_len: o.MaxModelLen = None,
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
+    calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
     random_weights: o.RandomWeights = False,
 ) -> None:
@@ -60,6 +61,7 @@ def chat(
                 max_model_len=max_model_len,
                 kv_memory=kv_memory,
                 calibration=calibration,
+                calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
                 random_weights=random_weights,
             ),

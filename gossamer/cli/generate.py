@@ -45,6 +45,7 @@ def generate(
     max_model_len: o.MaxModelLen = None,
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
+    calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
     random_weights: o.RandomWeights = False,
     ignore_eos: Annotated[
@@ -76,6 +77,7 @@ def generate(
                 max_model_len=max_model_len,
                 kv_memory=kv_memory,
                 calibration=calibration,
+                calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
                 random_weights=random_weights,
             ),
@@ -127,10 +129,11 @@ def _generate(options: GenerateOptions, *, as_json: bool) -> None:
 
     from gossamer.engine import SamplingParams
     from gossamer.kv import KVConfig
+    from gossamer.kv.auto import Preset
 
     params = SamplingParams(**options.sampling)
     for spec in options.caches:  # a wrong one is told before minutes go into the others
-        KVConfig.of(spec, torch.float32)
+        Preset.parse(spec) or KVConfig.of(spec, torch.float32)
     results = [_run_cache(options, kv, params, streams=not as_json) for kv in options.caches]
     if as_json:
         runs = [_json_of(options.prompts, result, results[0]) for result in results]

@@ -10,10 +10,14 @@ import torch
 import typer
 from rich.console import Console
 
+from gossamer.kv.auto import Preset
 from gossamer.kv.config import KVConfig
 
 LOG_WIDTH = 140  # a log has room for whole rows
-KV_HELP = "KV cache: dense, sparse:k=32,v=32, ..., or a file from `gossamer frontier`"
+KV_HELP = (
+    "KV cache: auto, auto:25%, auto:quality, auto:speed, dense, coded:23.5%, sparse:k=32,v=32, "
+    "..., or a file from `gossamer frontier`"
+)
 
 
 def spec_of(text: str, model: str | None = None) -> str:
@@ -31,7 +35,7 @@ def spec_of(text: str, model: str | None = None) -> str:
     if not isinstance(spec, str):
         raise ValueError(f'{text}: must be an object with a KV spec as its "kv"')
     try:
-        KVConfig.parse(spec)
+        Preset.parse(spec) or KVConfig.parse(spec)
     except ValueError as error:
         raise ValueError(f"{text}: {error}") from None
     made_for = content.get("model")
@@ -90,6 +94,14 @@ KVMemory = Annotated[
 ]
 CalibrationFile = Annotated[
     Path | None, typer.Option("--calibration", help="Calibration file from `gossamer calibrate`")
+]
+CalibrationText = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration-text",
+        metavar="FILE",
+        help="Text to calibrate the model on at its first use; default: what the model writes",
+    ),
 ]
 TensorParallel = Annotated[
     int,

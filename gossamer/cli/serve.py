@@ -81,6 +81,7 @@ def serve(
     max_model_len: o.MaxModelLen = None,
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
+    calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
@@ -117,6 +118,7 @@ def serve(
                 max_model_len=max_model_len,
                 kv_memory=kv_memory,
                 calibration=calibration,
+                calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
                 random_weights=random_weights,
                 enforce_eager=eager,
@@ -184,9 +186,10 @@ def _allowed_hosts(host: str, more: list[str]) -> tuple[str, ...]:
 def _check_second_cache(config: "EngineConfig", caches: list[str]) -> None:
     """Before weights are loaded. Raises ValueError."""
     from gossamer.kv import KVConfig
+    from gossamer.kv.auto import Preset
 
     dtype = config.resolved_dtype(torch.device(config.device_type), None)
-    first, second = (KVConfig.of(kv, dtype) for kv in caches)
+    first, second = (Preset.parse(kv) or KVConfig.of(kv, dtype) for kv in caches)
     if first == second:
         raise ValueError(f"--compare is {caches[1]!r}, the same as --kv; must be another cache")
     if config.device_type == "cuda" and config.kv_memory is None:

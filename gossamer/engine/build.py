@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from gossamer.engine.auto import settle
 from gossamer.engine.cache_size import CacheSize, cache_size
 from gossamer.engine.config import EngineConfig, parse_bytes
 from gossamer.engine.runner import ModelRunner
@@ -123,8 +124,11 @@ def cache_config(
 def sized_cache(config: EngineConfig, source: Source, dtype: torch.dtype) -> KVConfig:
     """The cache with all bits known, for whoever asks for its bytes before there is an engine.
 
+    A preset is settled, and a model calibrated that was not before (see gossamer.engine.auto).
+
     Raises ValueError for one that cannot be; whose calibration it is, `cache_config` checks.
     """
+    config, _ = settle(config)
     kv = KVConfig.of(config.kv, dtype)
     path = config.calibration or source.calibration
     if kv.resolved or (path is None and not isinstance(source, RandomSource)):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gossamer.kv import KVConfig
+from gossamer.kv.auto import Preset
 from gossamer.masks import Mask
 from gossamer.models import Source, open_model
 from gossamer.ops.checks import one_of
@@ -22,12 +23,14 @@ class EngineConfig:
     """Raises TypeError for unknown options and ValueError for values out of range.
 
     model: a built-in name, a path, or, for one rank, what `open_model` opened. kv: a spec (see
-    gossamer.kv.config) or a KVConfig. dtype: float32, float16, bfloat16 or auto (the checkpoint's
-    on a GPU, float32 on a CPU). device: cpu, cuda, cuda:1, ... or auto.
-    max_model_len: the longest sequence, prompt and output; None for what model and memory allow.
-    kv_memory: bytes or "40GB", "2GiB"; None for nine tenths of what is free on a GPU, 2 GiB on a
-    CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a file made by
-    `gossamer calibrate`, for bases and weighted ranks. enforce_eager: no CUDA graphs. prompt_mask:
+    gossamer.kv.config), a preset like "auto" (see gossamer.kv.auto) or a KVConfig. dtype: float32,
+    float16, bfloat16 or auto (the checkpoint's on a GPU, float32 on a CPU). device: cpu, cuda,
+    cuda:1, ... or auto. max_model_len: the longest sequence, prompt and output; None for what model
+    and memory allow. kv_memory: bytes or "40GB", "2GiB"; None for nine tenths of what is free on a
+    GPU, 2 GiB on a CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a
+    file made by `gossamer calibrate`, for coded rows, bases and weighted ranks; by default one is
+    made at the first use of a model, on calibration_text or on text that the model writes, and
+    kept (see gossamer.kv.calibration_files). enforce_eager: no CUDA graphs. prompt_mask:
     one of gossamer.masks, for sparse prefill: what tokens of a prompt see of those before them;
     tokens after the prompt see all. Prompts then share no prefixes. async_scheduling: prepare a
     step while the device computes the one before; outputs are the same. None for where that pays:
@@ -44,6 +47,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 8192
     tensor_parallel_size: int = 1
     calibration: str | PathLike[str] | None = None
+    calibration_text: str | PathLike[str] | None = None
     seed: int = 0
     enforce_eager: bool = False
     prefix_caching: bool = True
@@ -64,6 +68,9 @@ class EngineConfig:
             one_of("dtype", str(self.dtype).removeprefix("torch."), DTYPES)
         if self.kv_memory is not None:
             parse_bytes("kv_memory", self.kv_memory)
+        if self.calibration is not None and self.calibration_text is not None:
+            raise ValueError("calibration and calibration_text are both given; must be one of them")
+        Preset.parse(self.kv)
         mask: Any = self.prompt_mask
         if mask is not None and not isinstance(mask, Mask):
             kind = type(mask).__name__

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, Self
 
+from gossamer.engine.auto import settle
 from gossamer.engine.build import Built, build
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.engine import Engine
@@ -20,12 +21,14 @@ from gossamer.models import Source
 class LLM:
     """A model with its cache, ready to generate. Options: see EngineConfig.
 
+    chosen: what a preset of kv came to, and why; None for a cache that was named.
+
     >>> llm = LLM("smollm2", kv="sparse:k=32,v=32")
     >>> llm.generate("The sea is", SamplingParams(temperature=0))[0].outputs[0].text
     """
 
     def __init__(self, model: str | PathLike[str] | Source, **options: Any) -> None:
-        config = EngineConfig(model=model, **options)
+        config, self.chosen = settle(EngineConfig(model=model, **options))
         built, executor = _start(config)
         try:
             self.tokenizer = built.source.tokenizer()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gossamer.engine import EngineConfig
+from gossamer.engine.auto import settle
 from gossamer.engine.build import sized_cache
 from gossamer.evaluation import plots
 from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
@@ -47,6 +48,7 @@ class Comparison:
 
 def compare(wanted: Comparison) -> list[Result]:
     """Run everything. Raises ValueError, OSError or ImportError for bad input, before it runs."""
+    wanted = settled(wanted)
     source = open_model(wanted.model)
     config = EngineConfig(model=source, **wanted.engine)
     specs = _specs(wanted, source, config)
@@ -63,8 +65,24 @@ def compare(wanted: Comparison) -> list[Result]:
     return evaluate(experiment, subjects, Store(wanted.results), progress=True)
 
 
+def settled(wanted: Comparison) -> Comparison:
+    """With caches in the place of presets, and a calibration where one of them needs it.
+
+    Raises what `gossamer.engine.auto.settle` raises.
+    """
+    caches, engine = [], dict(wanted.engine)
+    for spec in wanted.caches:
+        config, chosen = settle(EngineConfig(model=wanted.model, kv=spec, **wanted.engine))
+        caches.append(spec if chosen is None else str(chosen.config))
+        if config.calibration is not None:
+            engine = {**engine, "calibration": config.calibration}
+            engine.pop("calibration_text", None)
+    return replace(wanted, caches=caches, engine=engine)
+
+
 def speeds_of(wanted: Comparison) -> dict[str, DecodeSpeed]:
     """How each cache decodes on the device of the comparison, by the names of rows."""
+    wanted = settled(wanted)
     source = open_model(wanted.model)
     config = EngineConfig(model=source, **wanted.engine)
     device, shape = config.resolved_device(), source.config.kv_shape
@@ -83,11 +101,6 @@ def _specs(wanted: Comparison, source: Source, config: EngineConfig) -> dict[str
     caches = [BASELINE, *wanted.caches] if wanted.baseline or not wanted.caches else wanted.caches
     specs = {spec_name(spec): spec for spec in caches}  # a cache that is named twice runs once
     for spec in specs.values():
-        if _calibrated(spec) and not (config.calibration or source.calibration):
-            raise ValueError(
-                f"--kv {spec} needs a calibration; make one by `gossamer calibrate {wanted.model} "
-                "--text FILE -o FILE` and name it by --calibration"
-            )
         sized = sized_cache(replace(config, kv=spec), source, dtype)
         sized.block_bytes(source.config.kv_shape)
     return specs

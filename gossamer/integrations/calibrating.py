@@ -186,11 +186,13 @@ def measure(
     *,
     context: int = 2048,
     progress: Callable[[str], Progress | None] = lambda name: None,
+    own_text: bool = False,
 ) -> Bases:
     """Everything that a calibration keeps; the text is read once for each statistic.
 
     progress: called with a name, returns what is then called after each window (see
-    measure_moments). Raises ValueError as measure_moments and measure_gradients do.
+    measure_moments). own_text: the model drew these tokens itself, so that its own labels need no
+    pass of their own. Raises ValueError as measure_moments and measure_gradients do.
     """
     shape = kv_shape(model)
     rows = {name: Rows(shape, len(token_ids)) for name in CENTRED}
@@ -199,16 +201,21 @@ def measure(
     )
     sensitivities = {name: Sensitivity(rows[name], centred) for name, centred in CENTRED.items()}
     gradients = measure_gradients(
-        model, token_ids, context=context, on_window=progress("gradients")
-    )
-    # By the model's own tokens, the gradients of a confident model do not vanish where it is right.
-    measure_gradients(
         *(model, token_ids),
         context=context,
-        on_window=progress("codes"),
-        sensitivities=sensitivities,
-        labels=CODED_LABELS,
+        on_window=progress("gradients"),
+        sensitivities=sensitivities if own_text else None,
     )
+    if not own_text:
+        # By the model's own tokens, the gradients of a confident model do not vanish where it is
+        # right.
+        measure_gradients(
+            *(model, token_ids),
+            context=context,
+            on_window=progress("codes"),
+            sensitivities=sensitivities,
+            labels=CODED_LABELS,
+        )
     others = {
         name: statistic(model, token_ids, context=context, on_window=progress(name))
         for name, statistic in STATISTICS.items()

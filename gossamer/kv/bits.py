@@ -72,9 +72,19 @@ def kernel_pairs(head_dim: int) -> tuple[tuple[Coded, Coded], ...]:
     """KERNEL_PAIRS as layouts of K and V; none where the head dimension has no such kernels."""
     if head_dim not in KERNEL_HEAD_DIMS:
         return ()
+    return tuple(by_eighths(pair, head_dim) for pair in KERNEL_PAIRS)
+
+
+def by_eighths(pair: tuple[str, str], head_dim: int) -> tuple[Coded, Coded]:
+    """Bits of K and V by eighths of a row as layouts, with a scale per row.
+
+    Raises ValueError for rows that have no eighths of whole groups.
+    """
     groups = head_dim // GROUP_CHANNELS
-    rows = ([Profile(_widened(side, groups)) for side in pair] for pair in KERNEL_PAIRS)
-    return tuple((Coded(str(k), "row"), Coded(str(v), "row")) for k, v in rows)
+    if groups % 8 or head_dim % GROUP_CHANNELS:
+        raise ValueError(f"head_dim is {head_dim}; must be a multiple of {8 * GROUP_CHANNELS}")
+    k, v = (Coded(str(Profile(_widened(side, groups))), "row") for side in pair)
+    return k, v
 
 
 def _widened(eighths: str, groups: int) -> tuple[int, ...]:

@@ -207,7 +207,7 @@ class Calibration:
         ranks = {name: torch.ones(size) for name in rank_names()}
         manifest = Manifest(model, Fingerprint(shape, sketches, sketches), "", 0, "", "", "")
         coded = {name: CodedBasis.blank(shape) for name in ("k", "v")}
-        return cls(manifest, basis, basis, ranks, coded)
+        return cls(manifest, basis, basis.clone(), ranks, coded)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

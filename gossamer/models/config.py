@@ -76,6 +76,11 @@ class ModelConfig:
         """The dimensions of its attention."""
         return KVShape(self.layers, self.query_heads, self.kv_heads, self.head_dim)
 
+    @property
+    def sees(self) -> int:
+        """How far every layer sees: the context, or the shortest sliding window."""
+        return min(self.max_positions, *(size for size in self.sliding if size), self.max_positions)
+
     @classmethod
     def from_hf(cls, config: Any, eos_ids: tuple[int, ...] | None = None) -> Self:
         """From a transformers config; `eos_ids` (of a generation config, say) go before its own.

@@ -1,6 +1,7 @@
 """Engines that are loaded, warmed up and closed one after another."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,11 +18,13 @@ WARM_UP_PROMPT, WARM_UP_OUTPUT = 256, 4  # tokens
 
 @contextmanager
 def loaded(model: str, **options: Any) -> Iterator[LLM]:
-    """An engine, closed at the end."""
+    """An engine, closed at the end; what `kv="auto"` came to is a line on stderr."""
     free_memory()
     several = options.get("tensor_parallel_size", 1) > 1
     weights = (options.get("random_weights", False), options.get("seed", 0))
     with LLM(model if several else _opened(model, *weights), **options) as llm:
+        if llm.chosen is not None:
+            print(llm.chosen, file=sys.stderr)
         yield llm
 
 

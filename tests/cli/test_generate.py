@@ -116,7 +116,7 @@ def test_random_weights_need_only_a_config(words, tmp_path):
         (("{model}", "w1 " * 600), "the prompt has 602 tokens; must have 1 to 511"),
         (("{model}", "w1", "--kv", "spares"), "KV spec 'spares'"),
         (("{model}", "w1", "--kv", "dense", "--kv", "sparse:k=1"), "v= is missing"),
-        (("{model}", "w1", "--kv", "sparse:k=8,v=8,basis=pca"), "needs a calibration"),
+        (("{model}", "w1", "--kv", "auto:fast"), "KV preset 'auto:fast'; must be auto, "),
         (("{model}", "w1", "--calibration", "{tmp}/x", "--kv", "sparse:k=8,v=8,basis=pca"), "x"),
         (("{model}", "w1", "--max-tokens", "0"), "max_tokens is 0; must be 1 to"),
         (("{model}", "w1", "--temperature", "-1"), "temperature is -1.0; must be"),

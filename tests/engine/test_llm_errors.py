@@ -117,13 +117,6 @@ def test_no_tokenizer(tmp_path):
             ValueError,
             "policy is 'random'; must be one",
         ),
-        (
-            {"kv": "sparse:k=8,v=8,k_policy=weighted"},
-            ValueError,
-            "kv is sparse:k=8,v=8,k_policy=weighted, which needs a calibration",
-        ),
-        ({"kv": "sparse:k=8,v=8,basis=pca"}, ValueError, "basis=pca, which needs a calibration"),
-        ({"kv": "coded:25%"}, ValueError, "kv is coded:25%, which needs a calibration"),
         ({"kv": "coded:4x32"}, ValueError, "k: values is '4x32', which is 32 channels; must add"),
     ],
 )

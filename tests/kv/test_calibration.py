@@ -281,7 +281,10 @@ DAMAGE = {
     "not a number": ({"k_basis": torch.full((2, 2, 16, 16), torch.nan)}, "k_basis is not ortho"),
     "unknown key": ({"metadata": {"colour": "red"}}, r"unknown keys \['colour'\] and lacks \[\]"),
     "missing key": ({"drop": ["text_sha256"]}, r"unknown keys \[\] and lacks \['text_sha256'\]"),
-    "other format": ({"metadata": {"format": 2}}, "format is 2; this version reads 3: make it ag"),
+    "other format": (
+        {"metadata": {"format": 2}},
+        "format is 2; this version reads 3 and 4: make it ag",
+    ),
     "wrong type": ({"metadata": {"tokens": "many"}}, "tokens is 'many'; must be int"),
     "no fingerprint": ({"metadata": {"fingerprint": {}}}, "fingerprint is damaged: 'shape'"),
 }

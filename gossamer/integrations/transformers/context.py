@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.integrations.transformers.attention import NAME
+from gossamer.integrations.transformers.auto import settled
 from gossamer.integrations.transformers.cache import SparseCache
 from gossamer.integrations.transformers.identity import check_same
 from gossamer.integrations.transformers.implementation import implementation
@@ -28,9 +29,10 @@ def use_gossamer(
 ) -> Iterator[None]:
     """Inside, `model.generate` (and `model(...)`) get a new SparseCache where none is given.
 
-    Arguments as of SparseCache. The attention implementation, `generate` and hooks are as before
-    afterwards; weights are never touched. Raises ValueError, before anything is computed, for a
-    model that is not supported, its type or devices, and a calibration of another model.
+    Arguments as of SparseCache; kv may be a preset like "auto" too (see gossamer.kv.auto). The
+    attention implementation, `generate` and hooks are as before afterwards; weights are never
+    touched. Raises ValueError, before anything is computed, for a model that is not supported, its
+    type or devices, and a calibration of another model.
     """
 
     def new_cache() -> SparseCache:
@@ -41,7 +43,7 @@ def use_gossamer(
             f"{model_name(model)} does not generate; must be a causal language model, or see "
             "use_masked_attention for encoders"
         )
-    known = calibration
+    kv, known = settled(model, kv, calibration)
     known = new_cache().calibration  # checks everything; a file is read once
     _check_model(model, known)
     if "generate" in vars(model):
