@@ -67,7 +67,9 @@ def _check_before_loading(output: Path, tokens: int, context: int) -> None:
         raise ValueError(f"{output}: {output.parent} is not a directory that can be written to")
 
 
-def _first_tokens(tokenizer: Any, content: bytes, path: Path, wanted: int, more: int) -> list[int]:
+def _first_tokens(
+    tokenizer: Any, content: bytes, path: Path, wanted: int, more: int = 0
+) -> list[int]:
     """The first tokens of the whole text, from a prefix that has at least MARGIN tokens more.
 
     more: how many beyond those that are wanted, if the text has them.

@@ -21,6 +21,7 @@ from gossamer.evaluation.subject import EngineSubject, spec_name
 from gossamer.evaluation.suite import Options, check_tasks, make_tasks
 from gossamer.integrations.transformers import load_model
 from gossamer.kv import KVConfig
+from gossamer.kv.auto import Preset
 from gossamer.kv.speed import DecodeSpeed, decode_speed
 from gossamer.models import EMBEDDED, Source, open_model
 from gossamer.models.embedded import embedded_path
@@ -48,13 +49,16 @@ class Comparison:
 
 def compare(wanted: Comparison) -> list[Result]:
     """Run everything. Raises ValueError, OSError or ImportError for bad input, before it runs."""
-    wanted = settled(wanted)
+    for spec in wanted.caches:
+        Preset.parse(spec) or KVConfig.parse(spec)
     source = open_model(wanted.model)
     config = EngineConfig(model=source, **wanted.engine)
-    specs = _specs(wanted, source, config)
     longest = config.max_model_len or source.config.max_positions
     tasks = make_tasks(wanted.tasks, wanted.options, longest)
     check_tasks(tasks, source.tokenizer(), longest)
+    wanted = settled(wanted)  # may take minutes: after what can be wrong with the tasks
+    config = EngineConfig(model=source, **wanted.engine)
+    specs = _specs(wanted, source, config)
     if wanted.plot is not None:
         plots.check()
     experiment = _experiment(wanted, source, config, tasks, specs)

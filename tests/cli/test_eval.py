@@ -99,7 +99,7 @@ def test_a_task_that_fails_is_reported(roomy, text):
         (("--kv", "sparse:k=2"), "KV spec 'sparse:k=2'"),
         (("--kv", "sparse:k=999,v=8"), "k"),
         (("--kv", "sparse:k=16,v=16,v_policy=per_channel"), "must be one of magnitude"),
-        (("--kv", "sparse:k=16,v=16,basis=pca"), "gossamer calibrate"),
+        (("--kv", "auto:fast", "--tasks", "lookup"), "KV preset 'auto:fast'; must be auto, "),
         (("--context", 2048, "--tokens", 2048), "context is 2048; must be less than 2048"),
         (("--context", 301, "--tokens", 400), "text.txt has 300 tokens; must have at least"),
         (("--tokens", 100), "tokens is 100; must be at least the context"),
