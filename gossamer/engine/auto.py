@@ -18,6 +18,7 @@ from gossamer.engine.config import EngineConfig
 from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.auto import Chosen, Preset, choose
 from gossamer.kv.calibration_files import OWN_TEXT, kept_calibration
+from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.gradients import SHORTEST_WINDOW
 from gossamer.kv.speed import decode_speed
 from gossamer.models import Source, source_fingerprint
@@ -53,14 +54,16 @@ def settle(config: EngineConfig) -> tuple[EngineConfig, Chosen | None]:
             *(preset.text, source.name, source.config.sees),
         )
         return replace(config, kv="dense"), None
+    fingerprint = None
     if not isinstance(source, RandomSource):
+        fingerprint = source_fingerprint(source)
         path = config.calibration or source.calibration
         if path is None or config.calibration_text is not None:
-            path = _made(config, source)
-        config = replace(config, calibration=path)
+            path = _made(config, source, fingerprint)
+        config = replace(config, calibration=path, calibration_text=None)
     if preset is None:
         return config, None
-    chosen = _choose(preset, config, source)
+    chosen = _choose(preset, config, source, fingerprint)
     return replace(config, kv=chosen.config), chosen
 
 
@@ -71,24 +74,27 @@ def _calibrated(config: EngineConfig) -> bool:
         return False
 
 
-def _choose(preset: Preset, config: EngineConfig, source: Source) -> Chosen:
+def _choose(
+    preset: Preset, config: EngineConfig, source: Source, fingerprint: Fingerprint | None
+) -> Chosen:
+    """fingerprint: None for random weights, whose channels are all alike."""
     shape, device = source.config.kv_shape, config.resolved_device()
     dtype = config.resolved_dtype(device, source.config.dtype)
-    if config.calibration is None:
+    if fingerprint is None or config.calibration is None:
         calibration = Calibration.blank(shape, source.name)
     else:
-        calibration = Calibration.load(config.calibration, source_fingerprint(source))
+        calibration = Calibration.load(config.calibration, fingerprint)
     speed = partial(decode_speed, shape=shape, dtype=dtype, device=device)
     return choose(preset, calibration, shape, dtype, speed)
 
 
-def _made(config: EngineConfig, source: Source) -> Path:
+def _made(config: EngineConfig, source: Source, fingerprint: Fingerprint) -> Path:
     """The kept calibration of this model, or a new one."""
     text = OWN_TEXT
     if config.calibration_text is not None:
         text = hashlib.sha256(Path(config.calibration_text).read_bytes()).hexdigest()
     make = partial(_make, config, source)
-    return kept_calibration(source_fingerprint(source), make, text)
+    return kept_calibration(fingerprint, make, text)
 
 
 def _make(config: EngineConfig, source: Source, output: Path) -> None:

@@ -305,6 +305,22 @@ class Calibration:
         finally:
             temporary.unlink(missing_ok=True)
 
+    @staticmethod
+    def manifest_of(path: str | os.PathLike[str]) -> Manifest:
+        """What a file says about itself, without its tensors; ValueError as of load."""
+        safetensors = import_extra("safetensors")
+        try:
+            with safetensors.safe_open(os.fspath(path), framework="pt") as file:
+                metadata = (file.metadata() or {}).get("gossamer")
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{path}: not a safetensors file: {error}") from None
+        try:
+            if metadata is None:
+                raise ValueError("not a calibration: it has no manifest")
+            return Manifest.from_dict(json.loads(metadata))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
     @classmethod
     def load(cls, path: str | os.PathLike[str], fingerprint: Fingerprint | None = None) -> Self:
         """Read a file that `save` wrote; ValueError names the file and what is wrong with it.
