@@ -13,6 +13,23 @@ from torch import Tensor
 from gossamer.ops import Turn
 
 
+def inverse(matrix: Tensor) -> Tensor:
+    """Of each matrix [..., D, D], by QR.
+
+    torch.linalg.inv factors a batch on several CPU threads, and from D = 151 on its LU is then
+    wrong, often without an error: https://github.com/pytorch/pytorch/issues/142815.
+    """
+    q, r = torch.linalg.qr(matrix)
+    return torch.linalg.solve_triangular(r, q.mT, upper=True)
+
+
+def invertible(matrix: Tensor) -> bool:
+    """Whether all matrices [..., D, D] are, as far as float64 tells."""
+    diagonal = torch.linalg.qr(matrix.double())[1].diagonal(dim1=-2, dim2=-1).abs()
+    smallest = torch.finfo(torch.float64).eps * matrix.shape[-1] * diagonal.amax(-1)
+    return bool((diagonal.amin(-1) > smallest).all())
+
+
 @dataclass(frozen=True, eq=False)
 class Basis:
     """Rows x become (x - mean) @ matrix; any invertible matrix, per layer and KV head.
@@ -27,8 +44,7 @@ class Basis:
     @cached_property
     def inverse(self) -> Tensor:
         """Of the matrix as it is, rounded or not; float64. Queries turn by its transpose."""
-        inverse: Tensor = torch.linalg.inv(self.matrix.to(torch.float64))
-        return inverse
+        return inverse(self.matrix.to(torch.float64))
 
     def part(self, layers: slice = slice(None), heads: slice = slice(None)) -> "Basis":
         """The same for some of the layers and KV heads."""

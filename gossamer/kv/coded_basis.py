@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.kv.bases import Basis
+from gossamer.kv.bases import Basis, invertible
 from gossamer.kv.bits import Errors
 from gossamer.kv.layouts import Coded
 from gossamer.kv.shape import KVShape
@@ -68,7 +68,7 @@ class CodedBasis:
                 raise ValueError(f"{part} is not finite")
         if not bool((self.steps > 0).all()) or not bool((self.errors >= 0).all()):
             raise ValueError(f"{name}_coded_steps or {name}_coded_errors has negative values")
-        if bool(torch.linalg.inv_ex(self.basis.double()).info.any()):
+        if not invertible(self.basis):
             raise ValueError(f"{name}_coded_basis is not invertible")
 
     def tensors(self, name: str) -> dict[str, Tensor]:

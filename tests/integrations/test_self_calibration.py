@@ -132,7 +132,7 @@ def test_a_model_that_cannot_begin_a_text(tmp_path):
 
 def test_shapes_from_one_kv_head_to_wide_heads():
     for settings in ({"num_key_value_heads": 1, "head_dim": 80}, {"head_dim": 256}):
-        model = tiny_model("llama", num_hidden_layers=1, **settings)
+        model = tiny_model("llama", num_hidden_layers=1, hidden_size=320, **settings)
         windows = Windows([random_ids(320).tolist() for _ in range(3)])
         made = self_calibrate(model, windows, silent)
         assert isinstance(made.manifest.fingerprint, Fingerprint)

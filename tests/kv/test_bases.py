@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gossamer.kv.bases import Basis, QueryKeyTurn, side_by_side, turn_q_and_k
+from gossamer.kv.bases import Basis, QueryKeyTurn, inverse, side_by_side, turn_q_and_k
 
 
 def test_scores_stay_what_they_were():
@@ -91,3 +91,12 @@ def test_rounding_costs_no_more_than_in_an_orthogonal_basis(dtype):
     before = (plain[0][0].double() @ plain[1][0].double().T - exact).norm()
     assert error(orthogonal) < 1.1 * before
     assert error(scaled) < 1.1 * before
+
+
+@pytest.mark.parametrize("dims", [64, 160, 256])
+def test_inverses_of_many_matrices(dims):
+    """torch's own are wrong for wide ones on some CPUs, in a thread pool that has worked before."""
+    matrix = well_conditioned(2, 3, dims, dims)
+    for _ in range(5):
+        product = inverse(matrix) @ matrix
+        torch.testing.assert_close(product, torch.eye(dims).double().expand_as(product))

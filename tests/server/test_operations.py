@@ -58,7 +58,8 @@ STATES = ("used", "cached", "free")
 
 def test_statistics_while_it_runs(tiny):
     """Also what is saved, while a long prompt is in a sparse cache."""
-    with serving(tiny, ("dense", SPARSE)) as live, SlowSteps(live.llms[SPARSE]) as slow:
+    # Snapshots are taken every 50 ms, in which a tiny model could end: 10 ms a step.
+    with serving(tiny, ("dense", SPARSE)) as live, SlowSteps(live.llms[SPARSE], 0.01) as slow:
         subscription = None
 
         async def ask():
