@@ -7,7 +7,8 @@ import torch
 
 from gossamer.engine.auto import settle
 from gossamer.engine.cache_size import CacheSize, cache_size
-from gossamer.engine.config import EngineConfig, parse_bytes
+from gossamer.engine.config import EngineConfig
+from gossamer.engine.memory import cache_memory
 from gossamer.engine.runner import ModelRunner
 from gossamer.engine.warm_up import warm_up
 from gossamer.kv import Calibration, KVConfig
@@ -20,9 +21,6 @@ from gossamer.masks import Mask
 from gossamer.models import Shard, Source, load_decoder, source_fingerprint
 from gossamer.models.random import RandomSource
 from gossamer.ops.kv_block import BLOCK_TOKENS
-
-CPU_MEMORY = 2 << 30
-GPU_SHARE = 0.9  # of what is free once the weights are there; the rest is for activations
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +70,7 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, prompt_mask)
     spec = spec.part(heads=slice(shard.rank * heads, (shard.rank + 1) * heads))
     speed = measure_and_log(spec) if shard.rank == 0 else None  # before all memory is taken
-    memory = _memory(config, device, shard)
+    memory = cache_memory(config, decoder)
     prefixes = config.prefix_caching and spec.rule.shares_prefixes
     size = cache_size(spec, memory, config.max_num_seqs, prefixes)
     max_model_len = _longest(config, spec, size, wanted)
@@ -161,19 +159,6 @@ def _prompt_mask(config: EngineConfig, heads: int, device: torch.device) -> Mask
     if mask.heads is not None and config.tensor_parallel_size > 1:
         raise ValueError("prompt_mask tells heads apart; must be for all with tensor parallelism")
     return mask.to(device)
-
-
-def _memory(config: EngineConfig, device: torch.device, shard: Shard) -> int:
-    """Bytes of this rank's cache; the same on all of them, as they share page numbers."""
-    if config.kv_memory is not None:
-        return parse_bytes("kv_memory", config.kv_memory) // shard.size
-    if device.type == "cpu":
-        return CPU_MEMORY // shard.size
-    free, _ = torch.cuda.mem_get_info(device)
-    memory = torch.tensor(int(free * GPU_SHARE), device=device)
-    if shard.size > 1:
-        torch.distributed.all_reduce(memory, torch.distributed.ReduceOp.MIN)
-    return int(memory)
 
 
 def _longest(config: EngineConfig, spec: CacheSpec, size: CacheSize, wanted: int) -> int:

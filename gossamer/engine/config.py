@@ -26,7 +26,7 @@ class EngineConfig:
     gossamer.kv.config), a preset like "auto" (see gossamer.kv.auto) or a KVConfig. dtype: float32,
     float16, bfloat16 or auto (the checkpoint's on a GPU, float32 on a CPU). device: cpu, cuda,
     cuda:1, ... or auto. max_model_len: the longest sequence, prompt and output; None for what model
-    and memory allow. kv_memory: bytes or "40GB", "2GiB"; None for nine tenths of what is free on a
+    and memory allow. kv_memory: bytes or "40GB", "2GiB"; None for what steps leave of a
     GPU, 2 GiB on a CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a
     file made by `gossamer calibrate`, for coded rows, bases and weighted ranks; by default one is
     made at the first use of a model, on calibration_text or on text that the model writes, and

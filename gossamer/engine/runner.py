@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gossamer.attention.varlen import Segments
 from gossamer.engine.graphs import DecodeGraphs
+from gossamer.engine.pieces import StepPieces
 from gossamer.engine.step import PENDING, Span, StepInput, ranges
 from gossamer.engine.transfer import ints
 from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
@@ -52,6 +53,7 @@ class ModelRunner:
         self.latest = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=self.device)
         self.near_table = self.stored_table if cache.rule.plain else self.dense_table
         self.graphs: DecodeGraphs | None = None
+        self.pieces: StepPieces | None = None  # made by warm_up, where they gain
         if self.device.type == "cuda" and not eager:
             self.graphs = DecodeGraphs(self._decode_graph, self.device, self.padding_row)
 
@@ -67,7 +69,7 @@ class ModelRunner:
             out = self.graphs.run(step.ids, step.decodes.positions, step.decodes.rows)
             return self._wanted(out, step) if self._has_head else None
         ids, at, rows = self._numbers(step.numbers)
-        hidden = self.forward(self._known(ids, rows), at, self._cache_step(step, at, rows))
+        hidden = self._hidden(self._known(ids, rows), at, self._cache_step(step, at, rows))
         if not self._has_head:
             return None
         return self.decoder.logits(self._wanted(hidden, step))
@@ -86,7 +88,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Forget the graphs: they refer to this runner, and would keep its memory."""
-        self.graphs = None
+        self.graphs = self.pieces = None
 
     @property
     def _has_head(self) -> bool:
@@ -110,11 +112,27 @@ class ModelRunner:
             if sole is not None:
                 q = self.cache.append(layer, projection.qkv, projection.rotation, step.slots)
                 return self.cache.decode(layer, q, sole, scale, sliding[layer])
-            q, k, v = projection.rotated()
-            q, k = self.cache.turn(layer, q, k)
-            return self.cache.attend(layer, q, k, v, step, scale, sliding[layer])
+            return self.cache.attend(
+                layer, *self.turned(layer, projection), step, scale, sliding[layer]
+            )
 
         return self.decoder.forward(ids, positions, attend)
+
+    def turned(self, layer: int, projection: Projection) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v as they are stored and attended to."""
+        q, k, v = projection.rotated()
+        return *self.cache.turn(layer, q, k), v
+
+    def _hidden(self, ids: Tensor, positions: Tensor, step: CacheStep) -> Tensor:
+        """As `forward`, by graphs where there are some for so many tokens."""
+        if self.pieces is None or not self.pieces.takes(len(ids)):
+            return self.forward(ids, positions, step)
+        sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Tensor:
+            return self.cache.attend(layer, q, k, v, step, scale, sliding[layer], out)
+
+        return self.pieces.run(ids, positions, attend)
 
     # ---- what attention reads ---------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from gossamer.engine.graphs import captured_sizes
+from gossamer.engine.pieces import StepPieces, piece_sizes
 from gossamer.engine.runner import ModelRunner
 from gossamer.engine.step import Decodes, Span, StepInput
 
@@ -28,13 +29,27 @@ def warm_up(runner: ModelRunner, max_num_seqs: int, max_num_batched_tokens: int)
     sizes = captured_sizes(max_num_seqs)[::-1]
     for size in _shown("CUDA graphs", sizes):
         runner.graphs.capture(size)
+    captured = _capture_pieces(runner, max_num_batched_tokens)
     torch.cuda.synchronize(runner.device)
     log.info(
-        "CUDA graphs of %d batch sizes up to %d: %.2f GB, ready in %.1f s",
-        *(len(sizes), sizes[0]),
+        "CUDA graphs of %d batch sizes up to %d, of steps with prompts up to %d tokens: %.2f GB, "
+        "ready in %.1f s",
+        *(len(sizes), sizes[0], captured),
         (torch.cuda.memory_reserved(runner.device) - before) / 1e9,
         time.perf_counter() - start,
     )
+
+
+def _capture_pieces(runner: ModelRunner, most: int) -> int:
+    """Up to how many tokens they gain; ranks of tensor parallelism have none."""
+    if runner.decoder.shard.size > 1:
+        return 0
+    pieces, captured = StepPieces(runner.decoder, runner.turned, most), 0
+    for size in _shown("graphs of steps with prompts", piece_sizes(most)):
+        if not pieces.capture(size):
+            break
+        captured, runner.pieces = size, pieces
+    return captured
 
 
 def _prompt(row: int, tokens: int) -> StepInput:

@@ -20,7 +20,8 @@ def inverse(matrix: Tensor) -> Tensor:
     wrong, often without an error: https://github.com/pytorch/pytorch/issues/142815.
     """
     q, r = torch.linalg.qr(matrix)
-    return torch.linalg.solve_triangular(r, q.mT, upper=True)
+    found: Tensor = torch.linalg.solve_triangular(r, q.mT, upper=True)
+    return found
 
 
 def invertible(matrix: Tensor) -> bool:

@@ -169,11 +169,13 @@ class PagedCache:
         step: CacheStep,
         scale: float,
         sliding: int,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Store K and V of the step's tokens and attend with their queries; like q.
 
         q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; q and k from `turn`.
         sliding: how many tokens back the layer sees, 0 for all. Tokens of no sequence give zeros.
+        out: where the result is written, if it is given.
         """
         self._pack(layer, k, v, step)
         # A page may hold what a chunk still sees of the past, so those are written last; not where
@@ -186,7 +188,7 @@ class PagedCache:
         parts = self._attended(layer, q, k, v, step, scale, sliding)
         if first < len(q):
             self.write(layer, k[first:], v[first:], step.slots[first:])
-        return _joined(parts, q)
+        return _joined(parts, q, out)
 
     def _pack(self, layer: int, k: Tensor, v: Tensor, step: CacheStep) -> None:
         """Blocks that are complete and seen compressed in this very step."""
@@ -276,13 +278,16 @@ class PagedCache:
         return keys, values
 
 
-def _joined(parts: list[tuple[slice, Tensor]], like: Tensor) -> Tensor:
+def _joined(parts: list[tuple[slice, Tensor]], like: Tensor, out: Tensor | None) -> Tensor:
     """Outputs of all tokens, in their order; zeros for tokens of no part (padding)."""
-    if sum(len(out) for _, out in parts) == len(like):
-        return parts[0][1] if len(parts) == 1 else torch.cat([out for _, out in parts])
-    whole = torch.zeros_like(like)
-    for tokens, out in parts:
-        whole[tokens] = out
+    outputs = [output for _, output in parts]
+    if sum(map(len, outputs)) == len(like):
+        if len(outputs) > 1:
+            return torch.cat(outputs, out=out)
+        return outputs[0] if out is None else out.copy_(outputs[0])
+    whole = torch.zeros_like(like) if out is None else out.zero_()
+    for tokens, output in parts:
+        whole[tokens] = output
     return whole
 
 

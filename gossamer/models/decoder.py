@@ -73,8 +73,8 @@ class Decoder:
         self._mlp_norms = [self._norm(layer.mlp_norm) for layer in weights.layers]
         self._mlps = [_mlp(layer) for layer in weights.layers]
         self._last_norm = self._norm(weights.norm)
-        self._query_heads = config.query_heads // self.shard.size
-        self._all_heads = self._query_heads + 2 * config.kv_heads // self.shard.size
+        self.query_heads = config.query_heads // self.shard.size  # of the shard
+        self._all_heads = self.query_heads + 2 * config.kv_heads // self.shard.size
         self._zero = torch.zeros((), dtype=self.dtype, device=self.device)
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -82,32 +82,54 @@ class Decoder:
 
         Tokens may be of several sequences: only `attend` knows which belong together.
         """
+        projection, residual = self.first(ids, positions)
+        last = len(self.weights.layers) - 1
+        for layer in range(last):
+            out = attend(layer, projection)
+            projection, residual = self.between(layer, out, residual, positions)
+        return self.last(attend(last, projection), residual)
+
+    # ---- what lies between attentions: a forward pass in pieces ------------------------------
+
+    def first(self, ids: Tensor, positions: Tensor) -> tuple[Projection, Tensor]:
+        """Up to the first attention: what it gets, and the residual [T, hidden]."""
         # Each norm adds what the block before it made; before the first one, that is nothing.
-        delta = F.embedding(ids, self.weights.embedding)
-        residual = self._zero.expand_as(delta)
-        for index, layer in enumerate(self.weights.layers):
-            x, residual = self._norms[index](delta, residual)
-            delta = self._attention(index, layer, x, positions, attend)
-            x, residual = self._mlp_norms[index](delta, residual)
-            delta = self.shard.reduce(self._mlps[index](x))
-        hidden: Tensor = self._last_norm(delta, residual)[0]
+        embedded = F.embedding(ids, self.weights.embedding)
+        x, residual = self._norms[0](embedded, self._zero.expand_as(embedded))
+        return self._project(0, x, positions), residual
+
+    def between(
+        self, layer: int, out: Tensor, residual: Tensor, positions: Tensor
+    ) -> tuple[Projection, Tensor]:
+        """From a layer's attention, `out` as of Attend, to the next one."""
+        x, residual = self._norms[layer + 1](*self._after(layer, out, residual))
+        return self._project(layer + 1, x, positions), residual
+
+    def last(self, out: Tensor, residual: Tensor) -> Tensor:
+        """From the last attention to hidden states."""
+        layer = len(self.weights.layers) - 1
+        hidden: Tensor = self._last_norm(*self._after(layer, out, residual))[0]
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
         return _linear(hidden, self.weights.head, None)
 
-    def _attention(
-        self, index: int, layer: LayerWeights, x: Tensor, positions: Tensor, attend: Attend
-    ) -> Tensor:
-        tokens, dims, queries = x.shape[0], self.config.head_dim, self._query_heads
-        qkv = _linear(x, layer.qkv, layer.qkv_bias).view(tokens, self._all_heads, dims)
+    def _project(self, layer: int, x: Tensor, positions: Tensor) -> Projection:
+        weights = self.weights.layers[layer]
+        qkv = _linear(x, weights.qkv, weights.qkv_bias)
+        qkv = qkv.view(x.shape[0], self._all_heads, self.config.head_dim)
         cos, sin = self._rotary.cos, self._rotary.sin
-        rotation = Rotation(positions, cos, sin, layer.qk_norm, self.config.norm_eps)
-        out = attend(index, Projection(qkv, queries, rotation))
-        return self.shard.reduce(
-            _linear(out.reshape(tokens, queries * dims), layer.o, layer.o_bias)
-        )
+        rotation = Rotation(positions, cos, sin, weights.qk_norm, self.config.norm_eps)
+        return Projection(qkv, self.query_heads, rotation)
+
+    def _after(self, layer: int, out: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Output projection and MLP: what the next norm adds up."""
+        weights = self.weights.layers[layer]
+        rows = out.reshape(out.shape[0], self.query_heads * self.config.head_dim)
+        delta = self.shard.reduce(_linear(rows, weights.o, weights.o_bias))
+        x, residual = self._mlp_norms[layer](delta, residual)
+        return self.shard.reduce(self._mlps[layer](x)), residual
 
     def _norm(self, weight: Tensor) -> RMSNorm:
         return RMSNorm.with_weight(weight, self.config.norm_eps)
