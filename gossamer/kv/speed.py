@@ -26,8 +26,11 @@ from gossamer.kv.shape import KVShape
 from gossamer.ops import OPS
 from gossamer.ops.kv_block import BLOCK_TOKENS, has_codes
 
-POINTS = {"cuda": (8, 8192), "cpu": (2, 4096)}  # sequences and their tokens
-MOST_BYTES = 256 << 20  # of a cache that is measured; heads of large models see fewer tokens
+POINTS = {"cuda": (8, 32768), "cpu": (2, 4096)}  # sequences and their tokens
+# Of a cache that is measured; heads of large models see fewer tokens. A GPU spares an eighth of what
+# is free: 10 to 20 us of a call do not depend on the length, so short ones tell less.
+MOST_BYTES = {"cuda": 2 << 30, "cpu": 256 << 20}
+GPU_SHARE = 8
 FREE_BYTES = 1 << 30  # of a GPU's memory, or nothing is measured
 CPU_SECONDS, CPU_CALLS = 0.05, 20
 SLOWER = 0.9  # of dense's speed: below it, a difference is no noise
@@ -107,7 +110,7 @@ def decode_speed(
         return replace(speed, reason=speed.reason or reason)
     dense = KVConfig.of("dense", dtype)
     sequences, _ = point = POINTS[device.type] if point is None else point
-    tokens = _tokens(shape, dtype, point)
+    tokens = _tokens(shape, dtype, point, _most_bytes(device))
     try:
         # By kernel: someone may have asked for another backend before.
         us = _measured(config, shape, dtype, device, sequences, tokens, speed.kernel)
@@ -199,11 +202,20 @@ def _why_not_measured(kernel: str, device: torch.device) -> str | None:
     return None if free >= FREE_BYTES else f"{free >> 20} MiB of the GPU's memory are free"
 
 
-def _tokens(shape: KVShape, dtype: torch.dtype, point: tuple[int, int]) -> int:
+def _most_bytes(device: torch.device) -> int:
+    """In powers of two, so that all caches of a model are measured with as many tokens."""
+    most = MOST_BYTES[device.type]
+    if device.type != "cuda":
+        return most
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(most, 1 << (free // GPU_SHARE).bit_length() - 1)
+
+
+def _tokens(shape: KVShape, dtype: torch.dtype, point: tuple[int, int], most: int) -> int:
     """Of each sequence: the same for all caches of a model."""
     sequences, tokens = point
     block = KVConfig.of("dense", dtype).block_bytes(shape)
-    fits = max(1, MOST_BYTES // (sequences * block)) * BLOCK_TOKENS
+    fits = max(1, most // (sequences * block)) * BLOCK_TOKENS
     return min(max(BLOCK_TOKENS, tokens // BLOCK_TOKENS * BLOCK_TOKENS), fits)
 
 
