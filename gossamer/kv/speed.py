@@ -27,8 +27,8 @@ from gossamer.ops import OPS
 from gossamer.ops.kv_block import BLOCK_TOKENS, has_codes
 
 POINTS = {"cuda": (8, 32768), "cpu": (2, 4096)}  # sequences and their tokens
-# Of a cache that is measured; heads of large models see fewer tokens. A GPU spares an eighth of what
-# is free: 10 to 20 us of a call do not depend on the length, so short ones tell less.
+# Of a cache that is measured; heads of large models see fewer tokens. A GPU spares an eighth of its
+# free memory: 10 to 20 us of a call do not depend on the length, so short ones tell less.
 MOST_BYTES = {"cuda": 2 << 30, "cpu": 256 << 20}
 GPU_SHARE = 8
 FREE_BYTES = 1 << 30  # of a GPU's memory, or nothing is measured
