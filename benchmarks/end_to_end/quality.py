@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from gossamer.engine.auto import settle
+from gossamer.engine.config import EngineConfig
 from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
 from gossamer.evaluation.peers import parse_peer
 from gossamer.evaluation.perplexity import Perplexity
@@ -24,6 +26,7 @@ from gossamer.evaluation.store import Store
 from gossamer.evaluation.subject import EngineSubject
 from gossamer.evaluation.tasks import Task
 from gossamer.integrations.transformers import load_model
+from gossamer.kv import KVConfig
 from gossamer.models import open_model
 from gossamer.models.embedded import embedded_path
 
@@ -68,10 +71,12 @@ CODED = (
     "k=coded:4x8+3x16+2x24+0x16@row,v=coded:4x8+2x48+0x8@row,window=128",
 )
 PLAIN = ("dense:int8", "dense:int4")
+AUTO = ("auto:25%", "auto:20%", "auto:16%")
 PEERS = (
-    "exact", "kivi:4", "kivi:3", "kivi:2", "mustafar:0.5", "mustafar:0.7", "think:0.5",
-    "streaming:0.5", "streaming:0.25", "snapkv:0.5", "snapkv:0.25", "snapkv:0.5,before=32",
-    "snapkv:0.25,before=32", "expected:0.5", "expected:0.25",
+    "exact", "fp8", "int8", "kivi:4", "kivi:3", "kivi:2", "turboquant:4", "turboquant:3",
+    "mustafar:0.5", "mustafar:0.7", "think:0.5", "streaming:0.5", "streaming:0.25", "snapkv:0.5",
+    "snapkv:0.25", "snapkv:0.5,before=32", "snapkv:0.25,before=32", "expected:0.5", "expected:0.25",
+    "quest:0.25",
 )  # fmt: skip
 
 
@@ -106,10 +111,16 @@ class Quality:
 
 def subjects(device: str, dtype: str) -> dict[str, Open]:
     """The engine with each cache, and each peer on one model in transformers."""
-    options = {"device": device, "dtype": dtype, "kv_memory": "2GB"}
+    options = {"device": device, "dtype": dtype, "kv_memory": "2GB", "enforce_eager": True}
     specs = (BASELINE, *PLAIN, *SIMULATED, *CHOSEN, *CODED)
     source = open_model(MODEL)
     found: dict[str, Open] = {s: partial(EngineSubject, source, s, **options) for s in specs}
+
+    def chosen(preset: str) -> EngineSubject:
+        settled, _ = settle(EngineConfig(model=source, kv=preset, device=device, dtype=dtype))
+        return EngineSubject(source, KVConfig.of(settled.kv, torch.float32), **options)
+
+    found |= {preset: partial(chosen, preset) for preset in AUTO}
     loaded: list[Any] = []
 
     def peer(spec: str) -> Any:
