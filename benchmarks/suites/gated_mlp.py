@@ -47,7 +47,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
             for rows in (1, 8, 128):
                 yield _case(rows, size, (torch.float32, torch.bfloat16))
         return
-    for rows in (1, 2, 4, 8, 16, 32, 64, 256, 2048):
+    for rows in (1, 2, 4, 8, 16, 32, 64, 256, 2048, 8192):
         yield _case(rows, LLAMA_8B, (torch.bfloat16,))
 
 

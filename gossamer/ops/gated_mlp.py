@@ -27,10 +27,10 @@ def gated_mlp(
     gate_up: [2m, k], the rows of gate, then those of up. down: [n, m]. gate_up_bias: [2m] and
     down_bias: [n] are added to the GEMMs' results. activation: "silu", "gelu" or "gelu_tanh".
     Weights: rows of elements side by side; others: any strides. One dtype (float32, float16 or
-    bfloat16) and device. Sums are in float32; what goes into down is rounded to the dtype, and for
-    more than 64 rows (16 on a CPU) so are gate and up. The CUDA kernel is for 16 bits on sm_90, up
-    to 64 rows, k and m multiples of 8, rows of weights in multiples of 16 bytes; other calls go on
-    to Triton's.
+    bfloat16) and device. Sums are in float32; what goes into down is rounded to the dtype, and
+    where torch's GEMM computes them (more than 16 rows on a CPU, Triton's from 65 rows on) so are
+    gate and up. The CUDA kernels are for 16 bits on sm_90, up to 64 rows or 192 and more, k and m
+    multiples of 8, rows of weights in multiples of 16 bytes; other calls go on to Triton's.
     Returns a contiguous tensor [..., n]. Inference only: no gradient.
     Raises TypeError (dtype) or ValueError (shape, strides, device, activation).
     """

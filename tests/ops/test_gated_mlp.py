@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from gossamer.ops import gated_mlp
 from gossamer.ops.checks import FLOAT_DTYPES
 from tests.ops.gemm import check, random
-from tests.ops.spec import LAYOUTS, runs
+from tests.ops.spec import LAYOUTS, poison, runs
 
 
 def _args(x=(3, 8), gate_up=(12, 8), down=(5, 6), gate_up_bias=(12,), down_bias=(5,), last="silu"):
@@ -161,14 +161,43 @@ def test_the_second_product_waits_for_the_first(rows):
 
 
 @pytest.mark.gpu
-def test_few_rows_replay_in_a_cuda_graph():
-    shapes = ((4, 512), (2048, 512), (512, 1024))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "k", "hidden", "n"),
+    [(192, 8, 3072, 24), (193, 72, 3080, 1), (257, 1000, 2056, 1032), (3999, 520, 1544, 130),
+     (777, 136, 3000, 65), (2049, 4104, 8200, 264), (3001, 72, 1000, 4096)],
+    ids=str,
+)  # fmt: skip
+def test_many_rows_on_the_gpu(dtype, rows, k, hidden, n):
+    """Gate, up and activation by one kernel; tiles that are not whole in any direction.
+
+    The first four have tiles of 128 x 64 results, the others of 128 x 96.
+    """
+    shapes = ((rows, k), (2 * hidden, k), (n, hidden), (2 * hidden,), (n,))
+    args = random(*shapes, dtype=dtype, device="cuda")
+    x, *weights = args
+    for name in ("silu", "gelu", "gelu_tanh"):
+        poison([(rows, hidden), (rows, n)], dtype, "cuda")
+        check("gated_mlp", (*args, name), "cuda")
+    for layout in ("sliced_rows", "misaligned", "transposed", "expanded"):
+        check("gated_mlp", (LAYOUTS[layout](x), *weights, "silu"), "cuda")
+    apart = (*map(LAYOUTS["sliced_rows"], args[:3]), None, None, "silu")
+    check("gated_mlp", apart, "cuda")
+    biases = (weights[2].repeat_interleave(2)[::2], weights[3].repeat_interleave(2)[::2])
+    got = gated_mlp(x[:, None], *weights[:2], *biases, backend="cuda")
+    assert torch.equal(got, gated_mlp(x, *weights, backend="cuda")[:, None])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [4, 300])
+def test_replays_in_a_cuda_graph(rows):
+    shapes = ((rows, 512), (4096, 512), (512, 2048))
     x, gate_up, down = random(*shapes, dtype=torch.bfloat16, device="cuda")
     gated_mlp(x, gate_up, down, backend="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         got = gated_mlp(x, gate_up, down, backend="cuda")
     for _ in range(3):
-        x.copy_(torch.randn(4, 512, device="cuda"))
+        x.copy_(torch.randn(rows, 512, device="cuda"))
         graph.replay()
         assert torch.equal(got, gated_mlp(x, gate_up, down, backend="cuda"))

@@ -1,4 +1,5 @@
-// GEMM of large matrices on sm_90a: C = epilogue(A B^T), A [m, k], B [n, k], both contiguous along k.
+// GEMM of large matrices on sm_90a: C = epilogue(A B^T), A [m, k], B [n, k], both contiguous along k. Or two of them,
+// C = epilogue(A gate^T, A up^T): half of a tile's columns are of each, so that one thread has both sums of a result.
 //
 // A CTA stays on its SM and takes tile after tile. One thread asks TMA for tiles of A and B, some stages
 // ahead; two warpgroups multiply them by wgmma, straight from shared memory. Two CTAs form a cluster and take tiles
@@ -19,7 +20,7 @@ struct Consumer {
   using Sum = typename Mma::Accumulator;
   using Epilogue = typename Traits::Epilogue;
   static constexpr bool kOwn = Traits::kOwn, kBlocked = Traits::kSharing == Sharing::blocked;
-  static constexpr int kTileN = Traits::kTileN, kGroupM = Traits::kGroupM;
+  static constexpr int kTileN = Traits::kTileN, kGroupM = Traits::kGroupM, kWidth = Traits::kWidth;
   static constexpr int kTurn = 3;  // the barrier of the first warpgroup's turn to multiply; the next is the other's
   // Rows of the results of a thread: pairs, 64 further down for each.
   static constexpr int kRowPairs = kGroupM / 64;
@@ -156,15 +157,16 @@ struct Consumer {
     }
   }
 
-  // 64 x 64 results at a time, in buffers by turns. One thread stores, and knows when a buffer has been read.
+  // A piece of 64 rows at a time, in buffers by turns. One thread stores, and knows when a buffer has been read.
   template <int Piece = 0>
   __device__ __forceinline__ void finish(int row, int column, const float (&scales)[kRowPairs][2]) const {
-    constexpr int kAcross = kTileN / 64, kDown = Piece / kAcross, kRight = Piece % kAcross * 64;
-    constexpr int kBuffers = Traits::kBuffers;
+    constexpr int kColumns = Traits::kPieceColumns, kAcross = kWidth / kColumns;
+    constexpr int kDown = Piece / kAcross, kRight = Piece % kAcross * kColumns, kBuffers = Traits::kBuffers;
+    constexpr int kFirst = (kDown * kTileN + kRight) / 2;  // sum of a thread, which has one of each 64 x 2
     const uint32_t staging = shared + Traits::kStaging + (kBuffers * group + Piece % kBuffers) * Traits::kPieceBytes;
     if (thread == 0) hopper::wait_store_reads<kBuffers - 1>();
     hopper::warpgroup_sync(1 + group);
-    stage<Epilogue, 32 * Piece>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
+    stage<Traits, kFirst>(w, sums, scales[kDown], columns + kRight, column + kRight, staging);
     hopper::fence_for_copies();
     hopper::warpgroup_sync(1 + group);
     if (thread == 0) {
@@ -178,12 +180,15 @@ struct Consumer {
 
   __device__ __forceinline__ void take(const typename Traits::Order& tile, int rank, bool others) {
     const int row = (2 * tile.row + rank) * Traits::kTileM + (kOwn ? 0 : group * kGroupM);
-    const int column = tile.column * kTileN;
+    const int column = tile.column * kWidth;
     constexpr int kEach = (kTileN + 127) / 128;
     float scales[kRowPairs][2], mine[kEach];  // asked for before the main loop, which takes longer
     load_row_scales(row, scales);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) mine[i] = Epilogue::column(w, column + thread + 128 * i);
+    for (int i = 0; i < kEach; ++i) {
+      const int at = thread + 128 * i, up = Traits::kGated && at >= kWidth ? w.n - kWidth : 0;  // up follows gate
+      mine[i] = Epilogue::column(w, column + at + up);
+    }
     if constexpr (kBlocked) {
       multiply_steps(row, column);
     } else {

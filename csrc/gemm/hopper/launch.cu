@@ -12,21 +12,22 @@ CUtensorMapDataType data_type(MatrixType type) {
 // What all clusters have the time for until the last one is done: results, in tiles of these sizes.
 int64_t occupied(const Gemm& gemm, int64_t tile_m, int64_t tile_n) {
   const int64_t clusters = gemm.multiprocessors / 2;
-  const int64_t tiles = (gemm.a.rows + tile_m - 1) / tile_m * ((gemm.b.rows + tile_n - 1) / tile_n);
+  const int64_t tiles = (gemm.a.rows + tile_m - 1) / tile_m * ((gemm.b.rows + gemm.up.rows + tile_n - 1) / tile_n);
   return (tiles + clusters - 1) / clusters * tile_m * tile_n;
 }
 
 }  // namespace
 
-CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box_rows) {
-  const int width = type == MatrixType::byte ? 128 : 64;
+CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box_rows, int row_bytes) {
+  const int width = type == MatrixType::byte ? row_bytes : row_bytes / 2;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(x.columns), static_cast<cuuint64_t>(x.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(x.stride)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
   CUtensorMap map;
   const CUresult failed = cuda::tensor_map_encoder(op)(
       &map, data_type(type), 2, const_cast<void*>(x.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   STD_TORCH_CHECK(failed == CUDA_SUCCESS, op, ": TMA does not take a matrix of ", x.rows, " rows of ", x.columns,
                   " elements, ", x.stride, " bytes apart");
   return map;

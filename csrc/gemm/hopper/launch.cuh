@@ -15,13 +15,14 @@ struct Matrix {
 
 enum class MatrixType { f16, bf16, byte };
 
-// For TMA: boxes of box_rows rows of 128 bytes, with the 128-byte swizzle; zeros beyond the edges.
-CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box_rows);
+// For TMA: boxes of box_rows rows of row_bytes, with the 128-byte swizzle where that is 128; zeros beyond the edges.
+CUtensorMap tensor_map(const char* op, const Matrix& x, MatrixType type, int box_rows, int row_bytes = 128);
 
 // A [m, k], B [n, k] and the contiguous result C [m, n]; the epilogue's arguments are in `work` already.
 struct Gemm {
   const char* op;
   Matrix a, b, c;
+  Matrix up;  // [n, k] where B is gate
   MatrixType in, out;
   cuda::GemmWork work;
   int multiprocessors;
@@ -32,13 +33,14 @@ template <class Traits>
 void launch_gemm(Gemm& gemm) {
   constexpr int kPairM = Traits::kCluster * Traits::kTileM;
   cuda::GemmWork& w = gemm.work;
-  w.m = static_cast<int>(gemm.a.rows), w.n = static_cast<int>(gemm.b.rows);
+  w.m = static_cast<int>(gemm.a.rows), w.n = static_cast<int>(gemm.c.columns);
   w.k_steps = static_cast<int>((gemm.a.columns + Traits::kTileK - 1) / Traits::kTileK);
   w.tile_rows = (w.m + kPairM - 1) / kPairM;
-  w.tile_columns = (w.n + Traits::kTileN - 1) / Traits::kTileN;
+  w.tile_columns = (w.n + Traits::kWidth - 1) / Traits::kWidth;
   w.a = tensor_map(gemm.op, gemm.a, gemm.in, Traits::kTileM);
   w.b = tensor_map(gemm.op, gemm.b, gemm.in, Traits::kTileN / Traits::kCluster);
-  w.c = tensor_map(gemm.op, gemm.c, gemm.out, 64);
+  if (Traits::kGated) w.up = tensor_map(gemm.op, gemm.up, gemm.in, Traits::kTileN / Traits::kCluster);
+  w.c = tensor_map(gemm.op, gemm.c, gemm.out, 64, 2 * Traits::kPieceColumns);
   const auto kernel = cuda::gemm_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   const int64_t tiles = int64_t{w.tile_rows} * w.tile_columns;

@@ -1,4 +1,5 @@
-// One GEMM C = epilogue(A B^T) for the kernel in kernel.cuh: where its matrices lie, and the order of its tiles.
+// One GEMM C = epilogue(A B^T) for the kernel in kernel.cuh, or two of them, gate and up, whose sums the epilogue makes
+// one result of: where the matrices lie, and the order of tiles.
 #pragma once
 
 #include <cuda.h>
@@ -16,13 +17,14 @@ enum class Sharing {
 };
 
 struct GemmWork {
-  CUtensorMap a, b, c;  // [m, k], [n, k], [m, n]; boxes as GemmTraits says
+  CUtensorMap a, b, c;  // [m, k], [n, k], [m, n]; boxes as GemmTraits says. Of two GEMMs, b is gate.
   int m, n, k_steps;
   int tile_rows, tile_columns;  // of the whole grid; a row is of a pair of CTAs
-  const void* bias;             // [n], of the type of C; or null
+  const void* bias;             // [n], of the type of C; of gate and up [2 n]; or null
   const float* row_scale;       // [m] or [m, k / 128]; or null
   const float* column_scale;    // [n] or [n / 128, k / 128]; or null
   int row_step, column_step;    // from one scale to the next: 0 where all have the same one
+  CUtensorMap up;               // [n, k], where there are two GEMMs
 };
 
 // Tiles in groups of kGroup rows, column by column: CTAs that run at the same time then share what the L2 holds.
