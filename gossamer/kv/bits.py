@@ -13,7 +13,7 @@ SCALE_BYTES = 2
 
 # Bits of K and V by eighths of a row, with a scale per row, that have GPU kernels of their own at
 # these head dimensions (csrc/attention/decode/codes_launch.cuh): other bits decode half as fast.
-KERNEL_HEAD_DIMS = (64, 128)
+KERNEL_HEAD_DIMS = (64, 128, 256)
 KERNEL_PAIRS = (
     ("88888888", "88888888"),
     ("44444444", "44444444"),

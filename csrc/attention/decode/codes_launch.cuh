@@ -73,8 +73,8 @@ bool launch_fixed(const DecodeCall& call) {
   if constexpr (D % 32 == 0) {
     if (launch_if<D, Int4, Scales::channel, Int4, Scales::group>(call)) return true;  // KIVI
   }
-  if constexpr (D == 64 || D == 128) {
-    if (launch_if<D, Float8, Scales::row, Float8, Scales::row>(call)) return true;
+  if (launch_if<D, Float8, Scales::row, Float8, Scales::row>(call)) return true;
+  if constexpr (D % 64 == 0) {
     // The caches of coded rows that docs/kv-cache.md recommends, by eighths of a row.
     using K23 = FixedTiles<D, Values::profile, 8, 4, 4, 4, 4, 4, 2, 2>;
     using K20 = FixedTiles<D, Values::profile, 8, 4, 4, 2, 2, 2, 2, 0>;
