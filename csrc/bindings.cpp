@@ -78,6 +78,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def(
       "masked_attention_rows(Tensor q, Tensor k, Tensor v, Tensor row_offsets, Tensor keys, Tensor? bias, int batch, "
       "int heads, float scale, float softcap) -> (Tensor, Tensor)");
+  m.def(
+      "prefill_attention(Tensor q, Tensor k, Tensor v, Tensor sequences, Tensor tiles, Tensor? far_k, Tensor? far_v, "
+      "float scale, int window, int sink, int sliding) -> Tensor");
   m.def("quantize_int8(Tensor x) -> (Tensor, Tensor)");
   m.def("rmsnorm(Tensor x, Tensor weight, float eps=1e-06) -> Tensor");
   m.def(

@@ -1,6 +1,7 @@
 // _C_cuda.so: the CUDA kernels of the ops that bindings.cpp declares.
 #include "attention/decode/decode_attention.h"
 #include "attention/masked/masked_attention.h"
+#include "attention/prefill/prefill_attention.h"
 #include "elementwise/bias_act.h"
 #include "elementwise/element_wise_mul_add.h"
 #include "elementwise/fused_add_gelu.h"
@@ -37,6 +38,7 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CUDA, m) {
   m.impl("linear_fp8", TORCH_BOX(&gossamer::linear_fp8_cuda));
   m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cuda));
   m.impl("masked_attention", gossamer::boxed<&gossamer::masked_attention_cuda>);
+  m.impl("prefill_attention", gossamer::boxed<&gossamer::prefill_attention_cuda>);
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cuda));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cuda));
   m.impl("rope_inplace", TORCH_BOX(&gossamer::rope_inplace_cuda));

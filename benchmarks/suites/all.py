@@ -21,6 +21,7 @@ from benchmarks.suites import (
     linear_int8,
     linear_norm,
     masked_attention_rows,
+    prefill_attention,
     quantize_fp8,
     quantize_int8,
     rmsnorm,
@@ -63,6 +64,7 @@ SUITES = (
     kv_unpack.SUITE,
     decode_attention.SUITE,
     masked_attention_rows.SUITE,
+    prefill_attention.SUITE,
 )
 
 if __name__ == "__main__":

@@ -95,6 +95,22 @@ class MaskedRowsArguments(NamedTuple):
     softcap: float
 
 
+class PrefillArguments(NamedTuple):
+    """Of `prefill_attention`; gossamer/ops/prefill_attention.py says what they are."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    sequences: Tensor
+    tiles: Tensor
+    far_k: Tensor | None
+    far_v: Tensor | None
+    scale: float
+    window: int
+    sink: int
+    sliding: int
+
+
 class KvPackArguments(NamedTuple):
     """Of `kv_pack`; gossamer/ops/kv_pack.py says what they are."""
 

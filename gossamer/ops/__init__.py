@@ -27,6 +27,7 @@ from gossamer.ops.linear_int8 import linear_int8
 from gossamer.ops.linear_norm import linear_norm
 from gossamer.ops.masked_attention import masked_attention
 from gossamer.ops.masked_attention_rows import masked_attention_rows
+from gossamer.ops.prefill_attention import PrefillPlan, prefill_attention
 from gossamer.ops.quantize_fp8 import quantize_fp8
 from gossamer.ops.quantize_int8 import quantize_int8
 from gossamer.ops.registry import OPS, Op
@@ -45,6 +46,7 @@ __all__ = [
     "BlockFormat",
     "DenseWindow",
     "Op",
+    "PrefillPlan",
     "Rotation",
     "Turn",
     "bias_act",
@@ -68,6 +70,7 @@ __all__ = [
     "linear_norm",
     "masked_attention",
     "masked_attention_rows",
+    "prefill_attention",
     "quantize_fp8",
     "quantize_int8",
     "rmsnorm",
