@@ -47,9 +47,9 @@ class Segments:
         return cls(tuple(q_lens), tuple(kv_lens), *offsets)
 
 
-def is_one_call(q: Tensor) -> bool:
-    """Whether `varlen_attention` is a single kernel for such queries [tokens, heads, head_dim]."""
-    return q.is_cuda and q.dtype in HALVES and q.shape[-1] in HEAD_DIMS
+def is_one_kernel(q: Tensor) -> bool:
+    """Whether `varlen_attention` is one for such queries [tokens, heads, head_dim] on a GPU."""
+    return q.dtype in HALVES and q.shape[-1] in HEAD_DIMS
 
 
 def varlen_attention(
@@ -76,7 +76,7 @@ def varlen_attention(
             f"must be {lengths[0]}, and {lengths[1]} of both, as the segments say"
         )
     scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
-    if not is_one_call(q):
+    if not (q.is_cuda and is_one_kernel(q)):
         return _one_by_one(q, k, v, segments, scale, sliding)
     q, k, v = (x if _lies_well(x) else x.contiguous() for x in (q, k, v))
     out: Tensor = torch.ops.aten._flash_attention_forward(

@@ -1,17 +1,16 @@
 """Runs the model for one step: page tables on the device, what attention reads, CUDA graphs."""
 
 from dataclasses import replace
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.attention.varlen import Segments
 from gossamer.engine.graphs import DecodeGraphs
+from gossamer.engine.packing import packed_chunks, packs
 from gossamer.engine.pieces import StepPieces
-from gossamer.engine.step import PENDING, Span, StepInput, ranges
+from gossamer.engine.step import PENDING, Span, StepInput
 from gossamer.engine.transfer import ints
 from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.paged_cache import PagedCache, slots_of
@@ -19,10 +18,6 @@ from gossamer.kv.pages import NO_PAGE
 from gossamer.kv.rule import ChunkMask
 from gossamer.models import Decoder, Projection
 from gossamer.ops.kv_block import BLOCK_TOKENS
-
-# Longest chunk that shares a call with others. One call per chunk and layer costs the host more
-# than the kernel takes for short ones; long ones have kernels that are faster (cuDNN's).
-MOST_PACKED = 2048
 
 
 class ModelRunner:
@@ -168,9 +163,10 @@ class ModelRunner:
             pack_slots=slots_of(self._numbers([page for *_, page in step.moves.pack])),
         )
 
-    def _slots(self, positions: Tensor, rows: Tensor) -> Tensor:
-        """Where K and V of these tokens are written; -1 where their block has no such page."""
-        pages = self.near_table[rows, positions // BLOCK_TOKENS].long()
+    def _slots(self, positions: Tensor, rows: Tensor, table: Tensor | None = None) -> Tensor:
+        """Where K and V of these tokens lie, by default dense; -1 where their block has no page."""
+        table = self.near_table if table is None else table
+        pages = table[rows, positions // BLOCK_TOKENS].long()
         return torch.where(pages < 0, NO_PAGE, pages * BLOCK_TOKENS + positions % BLOCK_TOKENS)
 
     def _mask(self, span: Span) -> ChunkMask:
@@ -180,25 +176,16 @@ class ModelRunner:
         return rule.chunk(span.start, span.end, span.prompt)
 
     def _packed(self, step: StepInput) -> PackedChunks | None:
-        """The first chunks, the short ones, as far as they can share a call."""
-        spans = list(takewhile(self._packs, step.chunks)) if self.cache.packs_chunks else []
+        """The first chunks, as far as they can share a call."""
+        chunks = ((span, self._mask(span)) for span in step.chunks)
+        spans = [*takewhile(lambda chunk: packs(*chunk, self.cache), chunks)]
         if not spans:
             return None
-        first = len(step.decodes)
-        tokens = slice(first, first + sum(len(span) for span in spans))
-        segments = Segments.of([len(s) for s in spans], [s.end for s in spans], self.device)
-        if all(span.start == 0 for span in spans):
-            return PackedChunks(tokens, segments)
-        starts = [span.start for span in spans]
-        begins = list(accumulate((span.end for span in spans[:-1]), initial=0))
-        past_rows = np.repeat([span.row for span in spans], starts)
-        past = np.stack([past_rows, ranges([0] * len(spans), starts), ranges(begins, starts)])
-        own = ranges(np.add(begins, starts), [len(span) for span in spans])
-        rows, at, past_at = self._numbers(past)
-        return PackedChunks(tokens, segments, self._slots(at, rows), past_at, self._numbers(own))
-
-    def _packs(self, span: Span) -> bool:
-        return len(span) <= MOST_PACKED and self._mask(span).causal
+        return packed_chunks(
+            *(spans, len(step.decodes), self.cache.packing, self.device),
+            near=self._slots,
+            stored=lambda at, rows: self._slots(at, rows, self.stored_table),
+        )
 
     def _chunk(self, span: Span, tokens: slice) -> Chunk:
         mask = self._mask(span)

@@ -8,6 +8,7 @@ from torch import Tensor
 from gossamer.attention import PREPARED, PreparedMask
 from gossamer.attention.varlen import Segments
 from gossamer.kv.rule import ChunkMask
+from gossamer.ops.prefill_attention import PrefillPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,17 +42,19 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class PackedChunks:
-    """Causal chunks of several sequences, in one call. tokens: which of the step they are.
+    """Chunks of several sequences in one call of attention. tokens: which of the step they are.
 
-    past: slots of the keys from before in dense pages, of all of them; None where there are none.
-    past_at, own_at: where these and the chunks' own keys go among all keys of the call.
+    plan: of `varlen_attention`, where all keys are seen dense, or of `prefill_attention`. past:
+    slots of the near keys from before in dense pages; None where there are none. past_at, own_at:
+    where these and the chunks' own keys go among the near keys. far: slots of the stored keys.
     """
 
     tokens: slice
-    segments: Segments
+    plan: Segments | PrefillPlan
     past: Tensor | None = None
     past_at: Tensor | None = None
     own_at: Tensor | None = None
+    far: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

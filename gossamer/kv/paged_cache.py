@@ -5,6 +5,8 @@ which pages a forward pass reads and writes; a page knows nothing of requests.
 """
 
 from dataclasses import replace
+from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -12,19 +14,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.attention import PreparedMask, masked_attention
-from gossamer.attention.varlen import is_one_call, varlen_attention
+from gossamer.attention.varlen import Segments, is_one_kernel, varlen_attention
 from gossamer.kv.bases import QueryKeyTurn
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.layouts import Side
 from gossamer.kv.store import BlockStore
 from gossamer.masks import Mask
-from gossamer.ops import DenseWindow, Rotation, decode_attention, rope_append
+from gossamer.ops import DenseWindow, Rotation, decode_attention, prefill_attention, rope_append
 from gossamer.ops.kv_block import BLOCK_TOKENS
+from gossamer.ops.prefill_attention import takes_prefill
 
 KV = tuple[Tensor, Tensor]
 NARROWEST = 32  # head_dim of masked_attention
 READ_TOKENS = 1 << 14  # unpacked at a time: of long contexts there is room for one copy
+
+
+class Packing(Enum):
+    """Which chunks may share a call: none, causal ones, or all by the rule of the cache."""
+
+    NONE = 0
+    CAUSAL = 1
+    RULE = 2
 
 
 class Pools(NamedTuple):
@@ -94,11 +105,16 @@ class PagedCache:
             larger[: len(old)] = old
             self.replace(**{name: larger})
 
-    @property
-    def packs_chunks(self) -> bool:
-        """Whether causal chunks of several sequences are one kernel here; see PackedChunks."""
-        shape = (0, self.spec.shape.query_heads, self.spec.shape.head_dim)
-        return is_one_call(torch.empty(shape, dtype=self.spec.dtype, device=self.spec.device))
+    @cached_property
+    def packing(self) -> Packing:
+        """Which chunks of several sequences are one kernel here; see PackedChunks."""
+        shape = self.spec.shape
+        q = torch.empty(0, shape.query_heads, shape.head_dim, dtype=self.spec.dtype, device="meta")
+        if self.spec.device.type != "cuda":
+            return Packing.NONE
+        if takes_prefill(q, self.spec.device):
+            return Packing.RULE
+        return Packing.CAUSAL if is_one_kernel(q) else Packing.NONE
 
     @property
     def nbytes(self) -> int:
@@ -215,10 +231,9 @@ class PagedCache:
             part = slice(0, len(step.decode.seq_lens))
             parts.append((part, self.decode(layer, q[part], step.decode, scale, sliding)))
         if step.packed is not None:
-            part, segments = step.packed.tokens, step.packed.segments
-            keys = self._packed_keys(layer, step.packed, k[part], v[part])
-            out = varlen_attention(q[part], *keys, segments, scale=scale, sliding=sliding)
-            parts.append((part, out))
+            part = step.packed.tokens
+            packed = self._packed(layer, q[part], k[part], v[part], step.packed, scale, sliding)
+            parts.append((part, packed))
         for chunk in step.chunks:
             part = chunk.tokens
             mask = chunk.prepared(sliding, q.device)
@@ -248,11 +263,39 @@ class PagedCache:
         )
         return out
 
-    def _packed_keys(self, layer: int, chunks: PackedChunks, k: Tensor, v: Tensor) -> KV:
-        """The keys of all packed chunks: those from before, out of their pages, and their own."""
-        if chunks.past is None:
-            return k, v
-        pools, total = self._layers[layer], sum(chunks.segments.kv_lens)
+    def _packed(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        chunks: PackedChunks,
+        scale: float,
+        sliding: int,
+    ) -> Tensor:
+        """Attention of all packed chunks; q, k and v are theirs."""
+        if chunks.past is not None:
+            k, v = self._near_keys(layer, chunks, k, v)
+        if isinstance(chunks.plan, Segments):
+            return varlen_attention(q, k, v, chunks.plan, scale=scale, sliding=sliding)
+        pools, config, far = self._layers[layer], self.spec.config, None
+        if chunks.far is not None:
+            stores = (pools.k, pools.v)
+            far_k, far_v = (store.read(chunks.far, self.spec.dtype) for store in stores)
+            far = (far_k, far_v)
+        window, sink = (None, 0) if self.rule.plain else (config.window, config.sink)
+        return prefill_attention(
+            *(q, k, v, chunks.plan, far),
+            scale=scale,
+            window=window,
+            sink=sink,
+            sliding=sliding,
+        )
+
+    def _near_keys(self, layer: int, chunks: PackedChunks, k: Tensor, v: Tensor) -> KV:
+        """Dense keys of packed chunks: those from before, out of their pages, and their own."""
+        assert chunks.past is not None
+        pools, total = self._layers[layer], len(chunks.past) + len(k)
         keys, values = (x.new_empty(total, *x.shape[1:]) for x in (k, v))
         for out, own, store in ((keys, k, pools.dense_k), (values, v, pools.dense_v)):
             out[chunks.past_at] = store.read(chunks.past, self.spec.dtype)

@@ -6,8 +6,9 @@ It is one on a GPU; here it is taken for one, and computes each sequence by itse
 import pytest
 import torch
 
+from gossamer.attention.varlen import Segments
 from gossamer.engine import SamplingParams
-from gossamer.kv.paged_cache import PagedCache
+from gossamer.kv.paged_cache import Packing, PagedCache
 from tests.engine.serving import assert_empty, cpu_llm, record
 from tests.models.tiny import tiny_directory
 
@@ -21,6 +22,11 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("tiny")
     tiny_directory("llama", path, head_dim=32)
     return path
+
+
+def count(plan):
+    """Sequences of a call."""
+    return len(plan.q_lens) if isinstance(plan, Segments) else len(plan.sequences)
 
 
 def logits_of(directory, kv, budget):
@@ -37,23 +43,25 @@ def logits_of(directory, kv, budget):
 
 
 # With a window of 128 a prompt sees all of itself dense up to there, and then no more.
-@pytest.mark.parametrize("kv", ["dense", "sparse:k=8,v=8,window=128", "sparse:k=8,v=8"])
+@pytest.mark.parametrize("kv", ["dense", "sparse:k=8,v=8,window=128", "sparse:k=8,v=8,sink=32"])
 @pytest.mark.parametrize("budget", [64, 512])
-def test_same_logits(directory, monkeypatch, kv, budget):
+@pytest.mark.parametrize("packing", [Packing.CAUSAL, Packing.RULE])
+def test_same_logits(directory, monkeypatch, packing, kv, budget):
     expected = logits_of(directory, kv, budget)
-    packed, keys = [], PagedCache._packed_keys
+    packed, attend = [], PagedCache._packed
 
-    def watched(self, layer, chunks, k, v):
-        packed.append((len(chunks.segments.q_lens), chunks.past is not None))
-        return keys(self, layer, chunks, k, v)
+    def watched(self, layer, q, k, v, chunks, *rest):
+        packed.append((count(chunks.plan), chunks.past is not None, chunks.far is not None))
+        return attend(self, layer, q, k, v, chunks, *rest)
 
-    monkeypatch.setattr(PagedCache, "packs_chunks", True)
-    monkeypatch.setattr(PagedCache, "_packed_keys", watched)
+    monkeypatch.setattr(PagedCache, "packing", packing)
+    monkeypatch.setattr(PagedCache, "_packed", watched)
     got = logits_of(directory, kv, budget)
     assert got.keys() == expected.keys()
     worst = max((got[at] - expected[at]).abs().max() for at in got)
     assert worst < 1e-4
-    assert packed
-    if kv == "dense":
-        assert max(count for count, _ in packed) > 1
-        assert (budget == 512) or any(past for _, past in packed)
+    counts, past, far = zip(*packed, strict=True)
+    assert any(far) == (packing is Packing.RULE and kv != "dense")
+    if kv == "dense" or packing is Packing.RULE:
+        assert max(counts) > 1
+        assert budget == 512 or any(past)
