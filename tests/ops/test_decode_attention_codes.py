@@ -95,6 +95,7 @@ LONG = [
     Case(*KIVI, (40_000, *range(0, 63, 3)), group=8, pages=300, window=64, sink=32),
     Case(*CODED, (30_000, 0, 5, 9_000), kv_heads=1, group=5, pages=90, page_size=160, q_len=2),
     Case(*CODED, tuple(7 * i % 611 for i in range(200)), group=6, pages=400, window=32, q_len=2),
+    Case(*KIVI, tuple(5 * i % 307 for i in range(250)), group=8, pages=400, window=32, sink=32),
     Case(Fmt(80, None, "int3"), Fmt(80, None, "int2"), (50_000,), kv_heads=1, pages=99,
          sliding=20_000),
 ]  # fmt: skip

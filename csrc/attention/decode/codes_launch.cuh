@@ -28,6 +28,17 @@ CodesLayout codes_layout(const DecodeParams& w) {
 
 uint32_t half_pair(int number) { return code_tiles::pair(code_tiles::half_bits(static_cast<float>(number))); }
 
+// Shared memory that a CTA takes beyond its layout: the kernel's own, and what the driver reserves.
+constexpr int kOwnShared = 3072;
+
+// Beginning and ending an item takes about as long as ten blocks. Where there are many, which are short as a rule, an
+// SM works on several at a time, with fewer warps each: 256 sequences of 1,280 tokens (H200, coded rows of 23%) take
+// 239, 163 and 136 us with 1, 2 and 4 CTAs on an SM, 32 of 8,192 take 90, 86 and 93, and 8 of 32,768 83, 88 and 94.
+int ctas_per_sm(const DecodeParams& w, int rows) {
+  const int64_t items = cuda::items_of(w, rows), sms = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  return items >= 3 * sms ? 4 : 4 * items >= 5 * sms ? 2 : 1;
+}
+
 template <class Traits>
 void launch_kernel(const DecodeCall& call) {
   constexpr int D = Traits::D;
@@ -40,16 +51,17 @@ void launch_kernel(const DecodeCall& call) {
   codes.v_middle = w.main.v.values == Values::profile;
   codes.k_half = half_pair(1 << (w.main.k.bits - 1));
   codes.v_half = half_pair(1 << (w.main.v.bits - 1));
-  // Less what the kernel has of its own.
-  const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 2048;
+  const int per_sm = ctas_per_sm(w, Traits::Rows);
+  const int room = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / per_sm - kOwnShared;
   CodesLayout shared = codes_layout<Traits>(w);
-  const int warps = std::min((room - shared.warp_begin) / shared.warp_bytes, Traits::kMaxWarps);
-  STD_TORCH_CHECK(warps > 1, "decode_attention: a block does not fit into shared memory");
+  const int warps = std::min((room - shared.warp_begin) / shared.warp_bytes, Traits::kMaxWarps / per_sm);
+  STD_TORCH_CHECK(warps > 0, "decode_attention: a block does not fit into shared memory");
   shared.total = shared.warp_begin + warps * shared.warp_bytes;
   const auto kernel = cuda::codes_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
   Tensor memory;
-  const cuda::Cut cut = cuda::make_cut<cuda::PartialRows<D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
+  const cuda::Cut cut =
+      cuda::make_cut<cuda::PartialRows<D, Traits::Rows>>(call, w, Traits::Rows, warps, per_sm, memory);
   kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, codes, shared);
   cuda::check_launched();
 }

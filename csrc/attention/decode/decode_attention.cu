@@ -70,7 +70,7 @@ void launch(const DecodeCall& call) {
   const auto kernel = cuda::decode_kernel<Traits>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.total);
   Tensor memory;
-  const Cut cut = make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, memory);
+  const Cut cut = make_cut<cuda::PartialRows<Traits::D, Traits::Rows>>(call, w, Traits::Rows, warps, 1, memory);
   kernel<<<cut.ctas, warps * 32, shared.total, cuda::current_stream(call.q)>>>(w, cut, shared);
   check_launched();
 }

@@ -24,12 +24,17 @@ inline void check_reach(const DecodeParams& w) {
                   "decode_attention: k_blocks or v_blocks span more than 64 GiB");
 }
 
-// How the work is cut for CTAs of `warps`, items of `rows`; `memory` is what they write in between.
+inline int64_t items_of(const DecodeParams& w, int rows) {
+  return int64_t{w.sequences} * w.kv_heads * ((w.q_len * w.group + rows - 1) / rows);
+}
+
+// How the work is cut for CTAs of `warps`, `per_sm` of them at a time on an SM, and items of `rows`; `memory` is what
+// they write in between.
 template <class Piece>
-Cut make_cut(const DecodeCall& call, DecodeParams& w, int rows, int warps, Tensor& memory) {
+Cut make_cut(const DecodeCall& call, DecodeParams& w, int rows, int warps, int per_sm, Tensor& memory) {
   Cut cut{};
   cut.tiles = (w.q_len * w.group + rows - 1) / rows;
-  cut.ctas = device_attribute(cudaDevAttrMultiProcessorCount);
+  cut.ctas = device_attribute(cudaDevAttrMultiProcessorCount) * per_sm;
   cut.warps = warps;
   cut.least = kLeastUnits;
   cut.factor = w.softcap > 0.0f ? w.scale / w.softcap : w.scale * kLog2e;
@@ -39,7 +44,7 @@ Cut make_cut(const DecodeCall& call, DecodeParams& w, int rows, int warps, Tenso
   cut.by_group = IntDivider(w.group);
   cut.by_page = IntDivider(w.page_blocks);
   // Units are counted in 32 bits: a longer sequence would be a wrong one.
-  const int64_t items = int64_t{w.sequences} * w.kv_heads * cut.tiles;
+  const int64_t items = items_of(w, rows);
   w.max_blocks = static_cast<int>(std::min<int64_t>(w.max_blocks, ((int64_t{1} << 30) - 1) / items - 2 * warps));
   const int64_t floats = int64_t{2} * cut.ctas * Piece::kFloats;
   memory = empty_contiguous(call.q, {4 * cut.ctas + floats}, aoti_torch_dtype_float32());  // counters, then results
