@@ -10,6 +10,7 @@ GPU_SHARE = 0.95  # of what steps leave; torch's allocator keeps pieces that not
 # Bytes of sampling for each number of float32 logits: the logits themselves, weights, noise, order.
 SAMPLING = 16
 GRAPHS = 1 << 30  # their kernels' arguments, and workspaces of cuBLAS
+MOST_TOKENS = 1 << 15  # that are tried; steps of more grow with them, and nobody computes so many
 
 
 def cache_memory(config: EngineConfig, decoder: Decoder) -> int:
@@ -41,13 +42,12 @@ def step_bytes(decoder: Decoder, tokens: int, sequences: int) -> int:
     """What a step of so many tokens takes beyond weights and cache, measured; twice, as graphs have
     memory of their own.
     """
-    tokens = min(tokens, decoder.max_len)
+    tokens = min(tokens, MOST_TOKENS)
     torch.cuda.empty_cache()  # what loading left
     torch.cuda.reset_peak_memory_stats(decoder.device)
     before = torch.cuda.memory_allocated(decoder.device)
-    ids = torch.zeros(tokens, dtype=torch.int64, device=decoder.device)
-    positions = torch.arange(tokens, device=decoder.device)
-    hidden = decoder.forward(ids, positions, lambda _, projection: projection.rotated()[0])
+    zeros = torch.zeros(tokens, dtype=torch.int64, device=decoder.device)  # ids, and positions
+    hidden = decoder.forward(zeros, zeros, lambda _, projection: projection.rotated()[0])
     decoder.logits(hidden[-sequences:])
     taken = torch.cuda.max_memory_allocated(decoder.device) - before
     torch.cuda.empty_cache()

@@ -17,6 +17,8 @@ log = logging.getLogger("gossamer.engine")
 
 PROMPTS = (256, 1024, 4096)  # tokens of a step that computes prompts, and as many as there may be
 
+MOST_CAPTURED = 8192  # tokens of a step: more are work for the GPU, however small the model
+
 
 def warm_up(runner: ModelRunner, max_num_seqs: int, max_num_batched_tokens: int) -> None:
     """On a GPU. Tokens of no sequence are computed: nothing is written to any page."""
@@ -29,7 +31,7 @@ def warm_up(runner: ModelRunner, max_num_seqs: int, max_num_batched_tokens: int)
     sizes = captured_sizes(max_num_seqs)[::-1]
     for size in _shown("CUDA graphs", sizes):
         runner.graphs.capture(size)
-    captured = _capture_pieces(runner, max_num_batched_tokens)
+    captured = _capture_pieces(runner, min(max_num_batched_tokens, MOST_CAPTURED))
     torch.cuda.synchronize(runner.device)
     log.info(
         "CUDA graphs of %d batch sizes up to %d, of steps with prompts up to %d tokens: %.2f GB, "

@@ -134,12 +134,20 @@ def throughput(config: BenchConfig, workload: Workload) -> list[Record]:
             count = sequences_that_fit(config.sized(kv), shape, dtype, longest, memory)
             more |= {"max_num_seqs": count + 1}
         more |= {"max_num_batched_tokens": FILL_BUDGET} if workload.fill else {}
-        with config.load(kv, max_model_len=longest, **more) as llm:
-            records.append(_throughput(llm, kv, workload.mix(count), workload))
+        more |= {"max_model_len": longest}
+        records.append(_throughput(config, kv, workload.mix(count), workload, more))
     return records
 
 
-def _throughput(llm: LLM, kv: str, mix: RequestMix, workload: Workload) -> Record:
+def _throughput(
+    config: BenchConfig, kv: str, mix: RequestMix, workload: Workload, options: dict[str, Any]
+) -> Record:
+    """With an engine of its own, whose memory is gone when the next one is loaded."""
+    with config.load(kv, **options) as llm:
+        return _loaded_throughput(llm, kv, mix, workload)
+
+
+def _loaded_throughput(llm: LLM, kv: str, mix: RequestMix, workload: Workload) -> Record:
     vocab = llm.engine.built.source.config.vocab_size
     requests = mix.draw(vocab, workload.seed)
     if workload.fill:
@@ -169,14 +177,30 @@ def latency(
         memory = config.kv_memory
         if memory is None:
             memory = memory_for(config.sized(kv), shape, dtype, longest, most)
-        more = {"max_num_batched_tokens": FILL_BUDGET} if fill else {}
+        more: dict[str, Any] = {"max_num_batched_tokens": FILL_BUDGET} if fill else {}
         more |= {"max_model_len": longest, "max_num_seqs": most + 1}
-        with config.load(kv, kv_memory=memory, **more) as llm:
-            if fill:
-                fill_engine(llm)
-            for batch in batches:
-                for context in contexts:
-                    records += _latency(llm, kv, batch, context, output, fill)
+        more |= {"kv_memory": memory}
+        records += _latencies(config, kv, batches, contexts, output, fill, more)
+    return records
+
+
+def _latencies(
+    config: BenchConfig,
+    kv: str,
+    batches: tuple[int, ...],
+    contexts: tuple[int, ...],
+    output: int,
+    fill: bool,
+    options: dict[str, Any],
+) -> list[Record]:
+    """With an engine of its own, whose memory is gone when the next one is loaded."""
+    records = []
+    with config.load(kv, **options) as llm:
+        if fill:
+            fill_engine(llm)
+        for batch in batches:
+            for context in contexts:
+                records += _latency(llm, kv, batch, context, output, fill)
     return records
 
 

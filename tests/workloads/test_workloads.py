@@ -1,11 +1,16 @@
 """Requests as drawn, bytes as counted, valid synthetic contexts, generations that stop."""
 
+import gc
+import weakref
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from gossamer.engine import SamplingParams
 from gossamer.kv import KVConfig, KVShape
 from gossamer.ops import kv_unpack
+from gossamer.workloads import bench
 from gossamer.workloads.generation import timed_generation
 from gossamer.workloads.loading import loaded
 from gossamer.workloads.measuring import equal_requests, measure
@@ -39,6 +44,29 @@ def test_what_fits_runs_without_preemption(words, kv, tokens):
         found = measure(llm, equal_requests(97, 5, tokens - 10, 10))
     assert found.preemptions == 0
     assert [len(tokens) for tokens in found.tokens] == [10] * 5
+
+
+@pytest.mark.parametrize("measured", ["throughput", "latency"])
+def test_an_engine_is_gone_when_the_next_one_is_loaded(words, monkeypatch, measured):
+    """Two caches of 90 GB each do not fit into one GPU."""
+    config = bench.BenchConfig(str(words), ["dense", SPARSE], device="cpu", kv_memory="4MB")
+    pools, load = [], bench.loaded
+
+    @contextmanager
+    def watched(*args, **options):
+        gc.collect()
+        assert all(pool() is None for pool in pools)
+        with load(*args, **options) as llm:
+            pools.append(weakref.ref(llm.engine.built.runner.cache))
+            yield llm
+            del llm
+
+    monkeypatch.setattr(bench, "loaded", watched)
+    if measured == "throughput":
+        bench.throughput(config, bench.Workload(requests=2, inputs=(3, 5), outputs=(2, 3)))
+    else:
+        bench.latency(config, (1,), (8,), 3)
+    assert len(pools) == 2
 
 
 @pytest.mark.parametrize("kv", ["dense", SPARSE])
