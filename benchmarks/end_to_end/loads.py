@@ -1,0 +1,112 @@
+"""Offline loads on one engine, each twice: what the first users wait for, and the steady state.
+
+    python -m benchmarks.end_to_end.loads benchmarks/models/llama-3-8b --kv dense mixed decode long
+
+Random weights and tokens, greedy, no prefix cache, bfloat16. Lines are appended to --output.
+"""
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from gossamer.bench.record import describe_device, revision
+from gossamer.engine import LLM, SamplingParams
+
+VOCABULARY = 40_000
+OUTPUT = Path("benchmarks/serving/loads.jsonl")
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Load:
+    """All requests at once; lengths are drawn from ranges (least, most)."""
+
+    requests: int
+    inputs: Range
+    outputs: Range
+
+
+LOADS = {
+    "mixed": Load(256, (200, 2000), (64, 256)),
+    "small": Load(400, (100, 1000), (50, 200)),
+}
+STEPS = {"decode": 2048, "long": 8000}  # context of 32 equal sequences
+SHORT, LONG = 8, 72  # outputs of two runs, whose difference is decode steps alone
+
+
+def timed(llm: LLM, load: Load) -> tuple[float, int, int]:
+    """Seconds, tokens that came out, and all tokens."""
+    prompts = [
+        [random.randrange(VOCABULARY) for _ in range(random.randint(*load.inputs))]
+        for _ in range(load.requests)
+    ]
+    params = [
+        SamplingParams(temperature=0, max_tokens=random.randint(*load.outputs), ignore_eos=True)
+        for _ in prompts
+    ]
+    start = time.perf_counter()
+    done = llm.generate(prompts, params)
+    seconds = time.perf_counter() - start
+    out = sum(len(output.outputs[0].token_ids) for output in done)
+    return seconds, out, out + sum(map(len, prompts))
+
+
+def measured(llm: LLM, work: str) -> dict[str, float]:
+    if work in LOADS:
+        seconds, out, everything = timed(llm, LOADS[work])
+        return {
+            "seconds": round(seconds, 3),
+            "output_tps": round(out / seconds),
+            "total_tps": round(everything / seconds),
+        }
+    context = STEPS[work]
+    equal = {n: Load(32, (context, context), (n, n)) for n in (SHORT, LONG)}
+    short, long = (timed(llm, equal[n])[0] for n in (SHORT, LONG))
+    step = (long - short) / (LONG - SHORT)
+    tps = 32 * context / (short - (SHORT - 1) * step)
+    return {"step_ms": round(1e3 * step, 3), "prefill_tps": round(tps)}
+
+
+def lines(model: Path, kv: str, works: list[str], options: dict[str, Any]) -> Iterator[Any]:
+    start = time.perf_counter()
+    with LLM(
+        str(model), kv=kv, random_weights=True, dtype="bfloat16", prefix_caching=False, **options
+    ) as llm:
+        llm.generate([[1, 2, 3]], [SamplingParams(max_tokens=1)])
+        yield {"work": "start", "first_token_s": round(time.perf_counter() - start, 1)}
+        for work in works:
+            for run in ("first", "second"):
+                random.seed(1)
+                yield {"work": work, "run": run, **measured(llm, work)}
+
+
+def main(
+    model: Annotated[Path, typer.Argument(help="a folder with a config.json")],
+    works: Annotated[list[str], typer.Argument(help=", ".join((*LOADS, *STEPS)))],
+    kv: Annotated[str, typer.Option(help="the cache")] = "dense",
+    kv_memory: Annotated[str, typer.Option(help="of the cache")] = "90GB",
+    max_model_len: Annotated[int, typer.Option(help="the longest sequence")] = 8192,
+    output: Annotated[Path, typer.Option("-o", help="file that lines are appended to")] = OUTPUT,
+) -> None:
+    """Measure; a line for each run."""
+    if unknown := sorted(set(works) - {*LOADS, *STEPS}):
+        raise typer.BadParameter(f"{unknown}; must be of {', '.join((*LOADS, *STEPS))}")
+    options = {"kv_memory": kv_memory, "max_model_len": max_model_len}
+    device = describe_device("cuda" if torch.cuda.is_available() else "cpu")
+    about = {"device": device, "revision": revision(), "model": model.name, "kv": kv}
+    with output.open("a") as file:
+        for line in lines(model, kv, works, options):
+            text = json.dumps(about | line)
+            typer.echo(text)
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
