@@ -6,6 +6,7 @@ from itertools import cycle
 import pytest
 import torch
 
+from gossamer.kv.bits import KERNEL_HEAD_DIMS, kernel_pairs
 from gossamer.ops import OPS
 from gossamer.ops import BlockFormat as Fmt
 from tests.ops.decode import Case, build, tuned
@@ -67,6 +68,24 @@ def _groups() -> list[Case]:
     ]
 
 
+def _own_kernels() -> list[Case]:
+    """The pairs of K and V that have kernels of their own."""
+    pairs = []
+    for d in HEAD_DIMS:
+        same_types = [(name, "row", name, "row") for name in ("int8", "int4", "fp8_e4m3")]
+        kivi = [("int4", "channel", "int4", "group")] if d % 32 == 0 else []
+        for k, k_scales, v, v_scales in same_types + kivi:
+            pairs.append((Fmt(d, None, k, k_scales), Fmt(d, None, v, v_scales)))
+        coded = kernel_pairs(d)[1:] if d in KERNEL_HEAD_DIMS else ()
+        pairs += [(Fmt(d, None, k.bits, "row"), Fmt(d, None, v.bits, "row")) for k, v in coded]
+    windows, dtypes = cycle([(32, 32), (None, 0), (128, 0)]), cycle([F16, BF16])
+    return [
+        Case(k, v, (333, 0, 65, 1200), group=4, q_len=q_len, window=window, sink=sink,
+             dense=OWN[dtype], dtype=dtype)
+        for (k, v), (window, sink), dtype, q_len in zip(pairs, windows, dtypes, cycle([1, 2, 1]))
+    ]  # fmt: skip
+
+
 def _magnitudes() -> list[Case]:
     """Rows of small and of large numbers; scores stay what they are, so that many tokens count."""
     sizes = [(1e-4, 1.0), (1e3, 1.0), (1.0, 1e-4), (1.0, 1e3), (1e-4, 1e3), (1e3, 1e-4)]
@@ -80,7 +99,7 @@ def _magnitudes() -> list[Case]:
     return found
 
 
-CASES = [*_formats(), *_groups(), *_magnitudes()]
+CASES = [*_formats(), *_groups(), *_own_kernels(), *_magnitudes()]
 assert all(map(tuned, CASES))
 
 
