@@ -18,6 +18,7 @@ from gossamer.cli import options as o
 from gossamer.integrations.calibrating import calibration_of, measure
 from gossamer.integrations.expected_loss import expected_losses
 from gossamer.integrations.transformers import load_model
+from gossamer.integrations.windows import middle
 from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
 from gossamer.models.embedded import EMBEDDED, embedded_path
 
@@ -50,7 +51,8 @@ def calibrate(
         digest = hashlib.sha256(content).hexdigest()
         calibration = calibration_of(loaded, bases, text_sha256=digest)
         window = ids[-min(context, JUDGED) :]  # beyond the tokens above, where the text has some
-        losses = expected_losses(loaded, [window], calibration)
+        start = middle(loaded, len(window))
+        losses = expected_losses(loaded, [window], calibration, start=start)
         manifest = replace(calibration.manifest, losses=losses)
         calibration = replace(calibration, manifest=manifest)
         calibration.save(output)

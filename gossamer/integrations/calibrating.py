@@ -16,6 +16,7 @@ from gossamer.integrations.transformers import (
     fingerprint,
     kv_shape,
 )
+from gossamer.integrations.windows import Window, windows_of
 from gossamer.kv.calibration import Bases, Calibration, Moments
 from gossamer.kv.coding import CENTRED, Rows, Sensitivity, coded_basis
 from gossamer.kv.config import KVConfig
@@ -39,11 +40,12 @@ def measure_moments(
     on_window: Progress | None = None,
     rows: Mapping[str, Rows] | None = None,
 ) -> Moments:
-    """Second moments of q, k and v over the tokens, in independent windows of `context` tokens.
+    """Second moments of q, k and v over the tokens, in independent windows of `context` tokens,
+    placed over the model's positions (window_starts).
 
     on_window is called with the number of tokens after each window. rows: of "k" and "v", to which
-    those of the text are added. Raises ValueError when there
-    are fewer tokens than the head dimension, and for a context the model does not have.
+    those of the text are added. Raises ValueError when there are fewer tokens than the head
+    dimension, and for a context the model does not have.
     """
     moments = Moments(kv_shape(model))
 
@@ -55,10 +57,10 @@ def measure_moments(
         return causal_attention(layer, query, key, value, scaling)
 
     with attention_function(model, watch):
-        for window in _windows(model, token_ids, context):
-            model.base_model(window[None], use_cache=False)  # without the logits
+        for window in windows_of(model, token_ids, context):
+            model.base_model(**window.inputs, use_cache=False)  # without the logits
             if on_window is not None:
-                on_window(len(window))
+                on_window(len(window.ids))
     return moments
 
 
@@ -79,7 +81,7 @@ def measure_gradients(
     """
     shape = kv_shape(model)
     gradients = Gradients(shape)
-    windows = [w for w in _windows(model, token_ids, context) if len(w) >= SHORTEST_WINDOW]
+    windows = [w for w in windows_of(model, token_ids, context) if len(w.ids) >= SHORTEST_WINDOW]
     if not windows:
         raise ValueError(
             f"context is {context} and there are {len(token_ids)} tokens; "
@@ -93,20 +95,21 @@ def measure_gradients(
                 sensitivities["k"].add(layer, k, k_gradient)
                 sensitivities["v"].add(layer, v, v_gradient)
         if on_window is not None:
-            on_window(len(window))
+            on_window(len(window.ids))
     return gradients
 
 
 def _gradients_at(
-    model: Any, window: Tensor, shape: KVShape, labels: str = "text"
+    model: Any, window: Window, shape: KVShape, labels: str = "text"
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Of each layer k and v [Hk, T, D], and the gradients of the window's loss by them, where they
     are seen compressed.
     """
-    positions = torch.arange(len(window), device=window.device)
+    tokens = window.ids
+    positions = torch.arange(len(tokens), device=tokens.device)
     near = WINDOW.sees_dense(positions[:, None], positions)
     future = positions > positions[:, None]
-    size = (2 * shape.layers, shape.kv_heads, len(window), shape.head_dim)
+    size = (2 * shape.layers, shape.kv_heads, len(tokens), shape.head_dim)
     offsets = list(torch.zeros(size, device=model.device))  # of K and V of the first layer, ...
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -119,8 +122,8 @@ def _gradients_at(
         return output
 
     with _only_gradients_of(model, offsets), attention_function(model, attend):
-        logits = model(window[None], use_cache=False).logits[0, :-1].float()
-        targets = window[1:] if labels == "text" else _drawn(logits.detach())
+        logits = model(**window.inputs, use_cache=False).logits[0, :-1].float()
+        targets = tokens[1:] if labels == "text" else _drawn(logits.detach())
         loss = F.cross_entropy(logits, targets, reduction="sum")
         found = torch.autograd.grad(loss, offsets)
     for layer in range(shape.layers):
@@ -161,18 +164,6 @@ def _only_gradients_of(model: Any, tensors: list[Tensor]) -> Iterator[None]:
     finally:
         for parameter in wanted:
             parameter.requires_grad_(True)
-
-
-def _windows(model: Any, token_ids: Sequence[int] | Tensor, context: int) -> tuple[Tensor, ...]:
-    ids = torch.as_tensor(token_ids, dtype=torch.long).flatten()
-    longest = getattr(model.config, "max_position_embeddings", None) or context
-    if not 1 <= context <= longest:
-        raise ValueError(f"context is {context}; must be 1 to {longest}")
-    head_dim = kv_shape(model).head_dim
-    if len(ids) < head_dim:
-        raise ValueError(f"{len(ids)} tokens; must be at least {head_dim}, the head_dim")
-    windows: tuple[Tensor, ...] = ids.to(model.device).split(context)
-    return windows
 
 
 # What policies rank K by (Policy.statistic) but for queries and gradients, which are there anyway.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gossamer.integrations.transformers import attention_function, causal_attention, kv_shape
+from gossamer.integrations.windows import Window
 from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.auto import possible
 from gossamer.kv.bases import QueryKeyTurn, turn
@@ -34,12 +35,14 @@ def expected_losses(
     calibration: Calibration,
     *,
     specs: Sequence[str] = LADDER,
+    start: int = 0,
     on_window: Callable[[int], None] | None = None,
 ) -> dict[str, Loss]:
     """Of each cache that the model's heads can have, over all tokens of the windows.
 
-    windows: token ids; what is beyond a multiple of 32 tokens is left out. on_window: called with
-    the tokens of each window that is done with a cache. Losses that are not finite are infinite.
+    windows: token ids; what is beyond a multiple of 32 tokens is left out. start: the position that
+    they begin at. on_window: called with the tokens of each window that is done with a cache.
+    Losses that are not finite are infinite.
     """
     shape = kv_shape(model)
     found = {s: possible(s, calibration, shape, torch.float16) for s in specs}
@@ -48,9 +51,10 @@ def expected_losses(
     for window in windows:
         ids = torch.as_tensor(window, dtype=torch.long, device=model.device)
         ids = ids[: len(ids) // BLOCK_TOKENS * BLOCK_TOKENS]
-        exact = _logits(model, ids, causal_attention)
+        placed = Window(ids, start)
+        exact = _logits(model, placed, causal_attention)
         for spec, config in caches.items():
-            stored = _logits(model, ids, StoredAttention(config, calibration, len(ids)))
+            stored = _logits(model, placed, StoredAttention(config, calibration, len(ids)))
             parts[spec].append(divergence(exact, stored))
             if on_window is not None:
                 on_window(len(ids))
@@ -79,9 +83,9 @@ def _loss(values: Tensor) -> Loss:
 BROKEN = 1e9  # a number that JSON has
 
 
-def _logits(model: Any, ids: Tensor, attention: Callable[..., Tensor]) -> Tensor:
+def _logits(model: Any, window: Window, attention: Callable[..., Tensor]) -> Tensor:
     with attention_function(model, attention):
-        logits: Tensor = model(ids[None], use_cache=False).logits[0]
+        logits: Tensor = model(**window.inputs, use_cache=False).logits[0]
     return logits
 
 

@@ -23,6 +23,7 @@ from gossamer.engine import LLM, SamplingParams
 from gossamer.integrations.calibrating import calibration_of, measure
 from gossamer.integrations.expected_loss import expected_losses
 from gossamer.integrations.transformers.loading import load_weights
+from gossamer.integrations.windows import middle
 from gossamer.kv import Calibration
 from gossamer.kv.gradients import SHORTEST_WINDOW
 from gossamer.kv.ladder import LADDER
@@ -30,7 +31,7 @@ from gossamer.models import EMBEDDED, open_model
 from gossamer.models.embedded import embedded_path
 
 # Windows that bases and steps are made of, and then one more that they are judged on.
-WINDOWS, CONTEXT = 4, 1024
+WINDOWS, CONTEXT = 5, 1024
 Bar = Callable[[str, int], Callable[[int], None]]  # (name, total) -> what advances it
 SEED = 20260
 
@@ -56,7 +57,8 @@ def self_calibrate(model: Any, windows: Windows, bar: Bar) -> Calibration:
     bases = measure(model, ids, context=windows.length, progress=progress, own_text=own)
     calibration = calibration_of(model, bases, text_sha256=windows.text_sha256)
     done = bar("caches", len(LADDER) * len(last))
-    losses = expected_losses(model, [last], calibration, on_window=done)
+    start = middle(model, len(last))
+    losses = expected_losses(model, [last], calibration, start=start, on_window=done)
     manifest = replace(calibration.manifest, losses=losses)
     return replace(calibration, manifest=manifest)
 

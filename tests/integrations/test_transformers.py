@@ -20,6 +20,7 @@ from gossamer.integrations.transformers import (
     kv_shape,
     load_model,
 )
+from gossamer.integrations.windows import Window, window_starts
 from gossamer.kv.config import KVConfig
 from gossamer.kv.folding import fold_v_basis
 from gossamer.kv.shape import KVShape
@@ -147,10 +148,26 @@ def test_shapes_from_configs():
     assert kv_shape(tiny_model("qwen3")) == KVShape(3, 6, 2, 16)
 
 
+@pytest.mark.parametrize(
+    ("count", "context", "longest", "starts"),
+    [
+        (1, 512, 8192, [0]),
+        (3, 160, 160, [0, 0, 0]),  # all that the model has
+        (2, 1024, 2048, [0, 1024]),
+        (5, 1024, 8192, [0, 698, 1872, 3847, 7168]),
+        (5, 1024, 16384, [0, 1024, 3072, 7168, 15360]),
+    ],
+)
+def test_windows_are_dense_where_most_texts_are(count, context, longest, starts):
+    assert window_starts(count, context, longest) == starts
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 @torch.no_grad()
 def test_moments_of_a_text(family):
-    """Windows are independent: the same as the sums over each one alone, the last one shorter."""
+    """Windows are independent: the same as the sums over each one alone, the last one shorter. They
+    are spread over the model's positions, 4096.
+    """
     model, ids = tiny_model(family), random_ids(220)
     shape, windows = kv_shape(model), []
     moments = measure_moments(model, ids.tolist(), context=100, on_window=windows.append)
@@ -163,8 +180,10 @@ def test_moments_of_a_text(family):
         return causal_attention(layer, query, key, value, scaling)
 
     with attention_function(model, watch):
-        for start in (0, 100, 200):
-            model(ids[None, start : start + 100], use_cache=False)
+        for start, position in ((0, 0), (100, 540), (200, 3996)):
+            window = ids[None, start : start + 100]
+            positions = torch.arange(window.shape[1])[None] + position
+            model(window, position_ids=positions, use_cache=False)
     torch.testing.assert_close(moments.kk, expected)
     calibration = calibrate(model, ids, context=100, text_sha256="abc")
     gradients = measure_gradients(model, ids, context=100)
@@ -254,7 +273,8 @@ def test_importing_gossamer_does_not_import_the_extra():
 def test_gradients_against_finite_differences():
     """Moving far keys and values moves the loss by the gradient; parameters keep their settings."""
     model, ids = tiny_model("llama").double(), random_ids(130)
-    found = list(_gradients_at(model, ids, kv_shape(model)))
+    window = Window(ids, 700)
+    found = list(_gradients_at(model, window, kv_shape(model)))
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     positions = torch.arange(130)
     near = KVConfig().sees_dense(positions[:, None], positions)
@@ -268,7 +288,7 @@ def test_gradients_against_finite_differences():
             return _attention_with_offsets(query, key, value, *offsets, scaling, near, future)
 
         with attention_function(model, attend):
-            logits = model(ids[None], use_cache=False).logits[0, :-1]
+            logits = model(**window.inputs, use_cache=False).logits[0, :-1]
         return torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum")
 
     for layer, (k, v, *gradients) in enumerate(found):
