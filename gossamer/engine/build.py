@@ -42,18 +42,19 @@ class Built:
     speed: DecodeSpeed | None = None
 
 
-def build(config: EngineConfig, shard: Shard | None = None) -> Built:
+def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Built:
     """Load the model, or this rank's part of it, and allocate its cache.
 
-    Raises ValueError, FileNotFoundError or ImportError, which say what is wrong with it.
+    gpu: that a rank of several has, where they are on GPUs. Raises ValueError, FileNotFoundError or
+    ImportError, which say what is wrong with it.
     """
     shard = shard or Shard()
-    device = _device_of(config, shard)
+    device = _device_of(config, shard, gpu)
     source = config.source()
     model = source.config
     shard.check(model)
     dtype = config.resolved_dtype(device, model.dtype)
-    kv, calibration = cache_config(config, source, dtype)
+    kv, calibration = cache_config(config, source, dtype, shard)
     wanted = config.max_model_len or model.max_positions
     if wanted > model.max_positions:
         raise ValueError(f"max_model_len is {wanted}; must be 2 to {model.max_positions}")
@@ -66,9 +67,7 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
         shard=shard,
         v_basis=None if calibration is None else calibration.basis("v", kv.v),
     )
-    heads = model.kv_heads // shard.size
-    spec = CacheSpec.of(kv, model.kv_shape, dtype, device, calibration, prompt_mask)
-    spec = spec.part(heads=slice(shard.rank * heads, (shard.rank + 1) * heads))
+    spec = CacheSpec.of(kv, shard.kv_shape(model), dtype, device, calibration, prompt_mask)
     speed = measure_and_log(spec) if shard.rank == 0 else None  # before all memory is taken
     memory = cache_memory(config, decoder)
     prefixes = config.prefix_caching and spec.rule.shares_prefixes
@@ -84,33 +83,32 @@ def build(config: EngineConfig, shard: Shard | None = None) -> Built:
     return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner, speed)
 
 
-def _device_of(config: EngineConfig, shard: Shard) -> torch.device:
+def _device_of(config: EngineConfig, shard: Shard, gpu: int) -> torch.device:
     device = config.resolved_device()
     if device.type == "cuda" and shard.size > 1:
-        if shard.size > torch.cuda.device_count():
-            raise ValueError(
-                f"tensor_parallel_size is {shard.size}; must be at most "
-                f"{torch.cuda.device_count()}, the GPUs here"
-            )
-        device = torch.device("cuda", shard.rank)
+        count = torch.cuda.device_count()
+        if gpu >= count:
+            raise ValueError(f"rank {shard.rank} needs cuda:{gpu}, and there are {count} GPUs here")
+        device = torch.device("cuda", gpu)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
 
 
 def cache_config(
-    config: EngineConfig, source: Source, dtype: torch.dtype
+    config: EngineConfig, source: Source, dtype: torch.dtype, shard: Shard | None = None
 ) -> tuple[KVConfig, Calibration | None]:
     """The cache with all bits known, and the calibration that it needs, if any.
 
-    Raises ValueError for one that this model cannot have, before its weights load.
+    shard: to read its KV heads alone, for a config that was checked for the whole model. Raises
+    ValueError for one that this model cannot have, before its weights load.
     """
     kv = KVConfig.of(config.kv, dtype)
     if kv.resolved:
         kv.block_bytes(source.config.kv_shape)  # refuses what this head_dim cannot have
     if not kv.calibrated:
         return kv, None
-    calibration = _calibration(config, source, kv)
+    calibration = _calibration(config, source, kv, shard or Shard())
     kv = kv.resolve(calibration)
     kv.block_bytes(source.config.kv_shape)
     calibration.rank_weights(kv.k)  # refuses a policy that it was not made for
@@ -136,13 +134,15 @@ def sized_cache(config: EngineConfig, source: Source, dtype: torch.dtype) -> KVC
     return kv.resolve(known)
 
 
-def _calibration(config: EngineConfig, source: Source, kv: KVConfig) -> Calibration:
+def _calibration(config: EngineConfig, source: Source, kv: KVConfig, shard: Shard) -> Calibration:
     """Checked to belong to this model; of random weights, there is nothing to measure."""
     path = config.calibration or source.calibration
+    if path is not None and shard.size > 1:  # to check it takes K and V of all heads
+        return Calibration.load(path, heads=shard.kv_heads(source.config))
     if path is not None:
         return Calibration.load(path, source_fingerprint(source))
     if isinstance(source, RandomSource):
-        return Calibration.blank(source.config.kv_shape, source.name)
+        return Calibration.blank(shard.kv_shape(source.config), source.name)
     raise ValueError(f"kv is {kv}, which needs a calibration; make one by `gossamer calibrate`")
 
 

@@ -18,6 +18,9 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
+LAUNCHER_NAMES = ("auto", "spawn", "torchrun", "ray")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Raises TypeError for unknown options and ValueError for values out of range.
@@ -35,6 +38,9 @@ class EngineConfig:
     tokens after the prompt see all. Prompts then share no prefixes. async_scheduling: prepare a
     step while the device computes the one before; outputs are the same. None for where that pays:
     on one GPU (a CPU computes in the thread that would prepare, and ranks wait for each other).
+    launcher: what starts the ranks of tensor_parallel_size: spawn (processes on this host),
+    torchrun (started already, see gossamer.engine.launch_torchrun), ray (actors on a cluster), or
+    auto: torchrun in a process that it started, else spawn.
     """
 
     model: str | PathLike[str] | Source
@@ -54,6 +60,7 @@ class EngineConfig:
     random_weights: bool = False
     prompt_mask: Mask | None = None
     async_scheduling: bool | None = None
+    launcher: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "tensor_parallel_size"):
@@ -70,6 +77,7 @@ class EngineConfig:
             parse_bytes("kv_memory", self.kv_memory)
         if self.calibration is not None and self.calibration_text is not None:
             raise ValueError("calibration and calibration_text are both given; must be one of them")
+        one_of("launcher", self.launcher, LAUNCHER_NAMES)
         Preset.parse(self.kv)
         mask: Any = self.prompt_mask
         if mask is not None and not isinstance(mask, Mask):
@@ -111,6 +119,13 @@ class EngineConfig:
         if str(device) == "cuda":  # without a number
             device = torch.device("cuda", torch.cuda.current_device())
         return device
+
+    @property
+    def resolved_launcher(self) -> str:
+        """One of LAUNCHER_NAMES, and not auto."""
+        if self.launcher != "auto":
+            return self.launcher
+        return "torchrun" if torch.distributed.is_torchelastic_launched() else "spawn"
 
     def overlaps(self, device: torch.device) -> bool:
         """Whether scheduling is asynchronous."""

@@ -9,6 +9,7 @@ from gossamer.engine.auto import settle
 from gossamer.engine.build import Built, build
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.engine import Engine
+from gossamer.engine.launch_torchrun import serve_if_above_0
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.parallel import ParallelExecutor
 from gossamer.engine.progress import Progress
@@ -28,7 +29,9 @@ class LLM:
     """
 
     def __init__(self, model: str | PathLike[str] | Source, **options: Any) -> None:
-        config, self.chosen = settle(EngineConfig(model=model, **options))
+        config = EngineConfig(model=model, **options)
+        serve_if_above_0(config)
+        config, self.chosen = settle(config)
         built, executor = _start(config)
         try:
             self.tokenizer = built.source.tokenizer()

@@ -1,4 +1,4 @@
-"""Tensor parallelism: rank 0 in the caller's process, the others in processes that it starts.
+"""Tensor parallelism: rank 0 in the caller's process, the others where a launcher starts them.
 
 The caller has rank 0's part of the model and everything that is not the model. Steps go to the
 workers over pipes; the ranks then meet in the decoder's all_reduce.
@@ -7,6 +7,8 @@ workers over pipes; the ranks then meet in the decoder's all_reduce.
 import os
 import threading
 import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,17 +16,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _abort_process_group
 
-from gossamer.engine import worker
-from gossamer.engine.build import build
+from gossamer.engine import launch_ray, launch_spawn, launch_torchrun, worker
+from gossamer.engine.build import Built, build, cache_config
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.step import StepInput
 from gossamer.engine.worker import Start
-from gossamer.engine.workers import REFUSALS, WorkerDiedError, Workers
+from gossamer.engine.workers import REFUSALS, Launch, WorkerDiedError, Workers
 from gossamer.models import Shard
 
 __all__ = ["ParallelExecutor", "WorkerDiedError"]
 
 NOTICE = 3.0  # seconds until a death that broke a collective is known here
+LAUNCHERS: Mapping[str, Callable[[EngineConfig], Launch]] = {
+    "spawn": launch_spawn.launch,
+    "torchrun": launch_torchrun.launch,
+    "ray": launch_ray.launch,
+}
 
 
 class ParallelExecutor:
@@ -41,30 +48,36 @@ class ParallelExecutor:
                 f"tensor_parallel_size is {shard.size}, and this process is in a group of "
                 "torch.distributed already; close the other LLM or destroy the group first"
             )
-        # What needs no worker to be refused is refused before any is started.
-        shard.check(config.source().config)
-        backend = "nccl" if config.resolved_device().type == "cuda" else "gloo"
-        store, threads = worker.open_store(), torch.get_num_threads()
-        each = max(1, threads // shard.size)
-        group = _Group(backend)
-        self._workers = Workers(
-            [
-                Start(config, Shard(rank, shard.size), backend, store.port, each)
-                for rank in range(1, shard.size)
-            ],
-            group.interrupt,
-        )
-        self._end = weakref.finalize(self, _end, os.getpid(), self._workers, group, threads)
+        config = _for_ranks(config, shard)
+        launch = LAUNCHERS[config.resolved_launcher](config)
+        group = _Group("nccl" if config.device == "cuda" else "gloo")
+        self._workers = Workers(launch.members, group.interrupt)
+        ends = (self._workers, group, launch, torch.get_num_threads())
+        self._end = weakref.finalize(self, _end, os.getpid(), *ends)
         self._broken: str | None = None
         try:
-            self._workers.wait_for(worker.JOINED)
-            group.join(store, shard)
-            torch.set_num_threads(each)
-            self.built = build(config, shard)
-            self._workers.wait_for(worker.BUILT)
+            self.built = self._build(config, shard, group, launch)
         except BaseException as error:
             self._fail(error)
             raise
+
+    def _build(self, config: EngineConfig, shard: Shard, group: "_Group", launch: Launch) -> Built:
+        """On all ranks."""
+        store = worker.open_store(launch.host)
+        reached = (launch.host, store.port)
+        self._workers.start(
+            {
+                rank: Start(config, Shard(rank, shard.size), group.backend, reached, launch.threads)
+                for rank in launch.members
+            }
+        )
+        self._workers.wait_for(worker.JOINED)
+        group.join(store, shard)
+        if launch.threads is not None:
+            torch.set_num_threads(launch.threads)
+        built = build(config, shard, launch.gpu)
+        self._workers.wait_for(worker.BUILT)
+        return built
 
     def run(self, step: StepInput) -> Tensor:
         """Raises WorkerDiedError, naming the rank, when one is gone."""
@@ -113,10 +126,23 @@ class ParallelExecutor:
             raise death from error
 
 
-def _end(pid: int, workers: Workers, group: "_Group", threads: int) -> None:
+def _for_ranks(config: EngineConfig, shard: Shard) -> EngineConfig:
+    """The config that all ranks get: of the cache, all bits are known.
+
+    What needs no worker to be refused is refused here, before any is started.
+    """
+    source, device = config.source(), config.resolved_device()
+    shard.check(source.config)
+    dtype = config.resolved_dtype(device, source.config.dtype)
+    kv, _ = cache_config(config, source, dtype)
+    return replace(config, kv=kv, device=device.type)
+
+
+def _end(pid: int, workers: Workers, group: "_Group", launch: Launch, threads: int) -> None:
     if os.getpid() == pid:  # a fork of the caller has no say in this
         workers.close()
         group.end()
+        launch.end()
         torch.set_num_threads(threads)
 
 

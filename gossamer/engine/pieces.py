@@ -35,7 +35,7 @@ class StepPieces:
         """most: tokens of a step."""
         config, device = decoder.config, decoder.device
         self._decoder, self._turned, self._most = decoder, turned, most
-        heads, pairs = decoder.query_heads, config.kv_heads // decoder.shard.size
+        heads, pairs = decoder.query_heads, decoder.kv_heads
         zeros = partial(torch.zeros, dtype=decoder.dtype, device=device)
         self._numbers = torch.zeros(2, most, dtype=torch.int64, device=device)
         rows = zeros(most, heads + 2 * pairs, config.head_dim)

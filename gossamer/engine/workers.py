@@ -1,14 +1,14 @@
-"""The processes of tensor parallelism, as rank 0 sees them: started, watched, ended."""
+"""The other ranks of tensor parallelism, as rank 0 sees them: told, watched, ended."""
 
-import multiprocessing
 import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import wait
-from typing import Any
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
 
 from gossamer.engine import worker
 from gossamer.engine.step import StepInput
@@ -24,6 +24,49 @@ class WorkerDiedError(RuntimeError):
     """A rank of tensor parallelism is gone, with its part of the model and of the cache."""
 
 
+class Member(Protocol):
+    """A rank above 0. pipe: to it; it closes when the rank ends."""
+
+    pipe: Connection
+
+    @property
+    def sentinel(self) -> int | None:
+        """Readable when its process has ended; None where the pipe has to tell."""
+        ...
+
+    @property
+    def advice(self) -> str:
+        """Where to look when it ended before it could say why."""
+        ...
+
+    def ending(self) -> str:
+        """How it ended, once it has."""
+        ...
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        ...
+
+    def end(self, force: bool) -> None:
+        """Make it end, also where it waits for other ranks."""
+        ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Ranks that a launcher has started, which wait for their Start.
+
+    host: where they reach rank 0. gpu: of rank 0, on GPUs. threads: of torch, for each rank; None
+    for as many as it has. end: what is to be ended after the ranks.
+    """
+
+    members: Mapping[int, Member]
+    host: str
+    gpu: int = 0
+    threads: int | None = None
+    end: Callable[[], object] = lambda: None
+
+
 class Workers:
     """Ranks 1 and up, and a thread that watches them.
 
@@ -31,47 +74,38 @@ class Workers:
     whatever rank 0 waits for returns or raises.
     """
 
-    def __init__(self, starts: list[Start], interrupt: Callable[[], None]) -> None:
-        self._interrupt = interrupt
+    def __init__(self, members: Mapping[int, Member], interrupt: Callable[[], None]) -> None:
+        self._members, self._interrupt = members, interrupt
         self._changed = threading.Condition()
         self._said: Counter[str] = Counter()
-        self._cause: tuple[int, Failure | int] | None = None  # a rank, its failure or exit code
+        self._cause: tuple[int, Failure | str] | None = None  # a rank, its failure or how it ended
         # Reentrant, as garbage collection can end another executor in any thread.
         self._ending = threading.RLock()
         self._closing = False
-        self._processes: dict[int, Any] = {}
-        self._pipes: dict[int, Any] = {}
         self._thread = threading.Thread(target=self._watch, name="gossamer watchdog", daemon=True)
         try:
-            for start in starts:
-                self._start(start)
             self._thread.start()
         except BaseException:
             self.close(patience=0)
             raise
 
-    def _start(self, start: Start) -> None:
-        context = multiprocessing.get_context("spawn")
-        rank = start.shard.rank
-        self._pipes[rank], theirs = context.Pipe()
-        with theirs:  # only the worker's copy may stay open, or its end would not show
-            process = context.Process(
-                target=worker.main, args=(start, theirs), name=f"gossamer rank {rank}", daemon=True
-            )
-            process.start()
-        self._processes[rank] = process
-
     # ---- for rank 0's thread --------------------------------------------------------------
+
+    def start(self, starts: Mapping[int, Start]) -> None:
+        """To each rank its own."""
+        for rank, start in starts.items():
+            with suppress(OSError):  # `wait_for` tells
+                self._members[rank].pipe.send(start)
 
     def send(self, step: StepInput) -> None:
         """To all, to be run. OSError if one is gone."""
         data = pickle.dumps(step, pickle.HIGHEST_PROTOCOL)
-        for pipe in self._pipes.values():
-            pipe.send_bytes(data)
+        for member in self._members.values():
+            member.pipe.send_bytes(data)
 
     def wait_for(self, word: str) -> None:
         """Until all workers have said it. Raises what `error` returns."""
-        count = len(self._pipes)
+        count = len(self._members)
         with self._changed:
             self._changed.wait_for(lambda: self._said[word] == count or self._cause is not None)
         error = self.error()
@@ -85,43 +119,38 @@ class Workers:
         if self._cause is None:
             return None
         rank, cause = self._cause
-        if isinstance(cause, int):
-            return WorkerDiedError(f"rank {rank} ended with exit code {cause}{self._hint()}")
+        if isinstance(cause, str):
+            return WorkerDiedError(f"rank {rank} {cause}{self._hint(self._members[rank])}")
         if cause.starting and cause.kind in REFUSALS:
             return REFUSALS[cause.kind](cause.text)
         error = WorkerDiedError(f"rank {rank} failed: {cause.kind}: {cause.text}")
         error.add_note(f"In rank {rank}:\n{cause.trace}")
         return error
 
-    def _hint(self) -> str:
-        if self._said[worker.JOINED]:
-            return ""
-        return (
-            " before it could say why; see what it printed. "
-            "A script that starts workers needs `if __name__ == '__main__':`"
-        )
+    def _hint(self, member: Member) -> str:
+        return "" if self._said[worker.JOINED] else f" before it could say why; {member.advice}"
 
     def close(self, patience: float = PATIENCE) -> None:
         """End all, after `patience` seconds by force; can be called twice."""
         with self._ending:
             self._closing = True
-            for pipe in self._pipes.values():
+            for member in self._members.values():
                 with suppress(OSError):  # gone, or closed before
-                    pipe.send(None)
+                    member.pipe.send(None)
             self._join(patience)
-            for force in ("terminate", "kill"):
-                for process in self._processes.values():
-                    getattr(process, force)()
+            for force in (False, True):
+                for member in self._members.values():
+                    member.end(force)
                 self._join(PATIENCE)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
-        for pipe in self._pipes.values():
-            pipe.close()
+        for member in self._members.values():
+            member.pipe.close()
 
     def _join(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        for process in self._processes.values():
-            process.join(max(0.0, end - time.monotonic()))
+        for member in self._members.values():
+            member.join(max(0.0, end - time.monotonic()))
 
     # ---- the watching thread --------------------------------------------------------------
 
@@ -131,14 +160,12 @@ class Workers:
             if self._closing:
                 return
             rank, failure = min(ends.items(), key=lambda end: end[1].when if end[1] else 0.0)
-            if failure is None:
-                self._processes[rank].join(PATIENCE)
+            cause = failure or self._members[rank].ending()
             with self._changed:
-                code = self._processes[rank].exitcode
-                self._cause = (rank, failure or (-1 if code is None else code))
+                self._cause = (rank, cause)
                 self._changed.notify_all()
-            for process in self._processes.values():
-                process.terminate()
+            for member in self._members.values():
+                member.end(force=False)
         self._interrupt()
 
     def _listen(self) -> dict[int, Failure | None]:
@@ -146,8 +173,11 @@ class Workers:
 
         One that is killed says nothing, and then others fail as they cannot reach it.
         """
-        sources: dict[Any, int] = {pipe: rank for rank, pipe in self._pipes.items()}
-        sources |= {process.sentinel: rank for rank, process in self._processes.items()}
+        sources: dict[Any, int] = {}
+        for rank, member in self._members.items():
+            sources[member.pipe] = rank
+            if member.sentinel is not None:
+                sources[member.sentinel] = rank
         ends: dict[int, Failure | None] = {}
         while not ends:
             for source in wait(list(sources)):
@@ -169,6 +199,8 @@ class Workers:
             said = source.recv()
         except (EOFError, OSError):
             del sources[source]
+            if self._members[rank].sentinel is None:
+                ends.setdefault(rank, None)
             return
         if isinstance(said, Failure):
             ends[rank] = said

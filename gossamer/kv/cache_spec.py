@@ -53,15 +53,12 @@ class CacheSpec:
         basis = calibration.basis("k", config.k)
         return cls(config, shape, dtype, device, basis, k_weights, v_weights, prompt_mask)
 
-    def part(self, layers: slice = slice(None), heads: slice = slice(None)) -> "CacheSpec":
-        """The same for some of the layers and KV heads."""
-        shape = self.shape
-        count = len(range(shape.kv_heads)[heads])
-        queries = shape.query_heads // shape.kv_heads * count
-        size = KVShape(len(range(shape.layers)[layers]), queries, count, shape.head_dim)
-        basis = None if self.k_basis is None else self.k_basis.part(layers, heads)
-        k, v = (None if x is None else x[layers, heads] for x in (self.k_weights, self.v_weights))
-        return replace(self, shape=size, k_basis=basis, k_weights=k, v_weights=v)
+    def part(self, layers: slice) -> "CacheSpec":
+        """The same for some of the layers."""
+        shape = replace(self.shape, layers=len(range(self.shape.layers)[layers]))
+        basis = None if self.k_basis is None else self.k_basis.part(layers)
+        k, v = (None if x is None else x[layers] for x in (self.k_weights, self.v_weights))
+        return replace(self, shape=shape, k_basis=basis, k_weights=k, v_weights=v)
 
     @cached_property
     def rule(self) -> CacheRule:

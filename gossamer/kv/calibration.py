@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -161,8 +161,9 @@ def _principal_axes(moment: Tensor) -> tuple[Tensor, Tensor]:
 class Calibration:
     """Bases and rank weights of one model; see Bases for the tensors, all float32.
 
-    coded: how rows of "k" and "v" become codes; one that was made otherwise may have none.
-    Raises ValueError for shapes that are not the manifest's, and bases that are not orthogonal.
+    coded: how rows of "k" and "v" become codes; one that was made otherwise may have none. heads:
+    the KV heads that the tensors are of, for a shard of the model; None for all. Raises ValueError
+    for shapes that are not the manifest's, and bases that are not orthogonal.
     """
 
     manifest: Manifest
@@ -170,9 +171,12 @@ class Calibration:
     v_basis: Tensor
     ranks: Mapping[str, Tensor]
     coded: Mapping[str, CodedBasis] = field(default_factory=dict)
+    heads: range | None = None
 
     def __post_init__(self) -> None:
         shape = self.manifest.shape
+        if self.heads is not None:
+            shape = shape.part(self.heads)
         weights = (shape.layers, shape.kv_heads, shape.head_dim)
         if unknown := set(self.ranks) - set(rank_names()):
             raise ValueError(f"has tensors {sorted(unknown)}; must be of {sorted(rank_names())}")
@@ -234,6 +238,7 @@ class Calibration:
         Raises ValueError for coded rows of which the calibration knows nothing, and for rows that
         are too short.
         """
+        assert self.heads is None, "ranks with other heads would pick other bits"
         wanted = {n: x for n, x in (("k", k), ("v", v)) if isinstance(x, Coded) and not x.resolved}
         tables = {name: self._table(name, layout) for name, layout in wanted.items()}
         row = 2 * self.manifest.shape.head_dim  # bytes in float16
@@ -322,16 +327,22 @@ class Calibration:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], fingerprint: Fingerprint | None = None) -> Self:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        fingerprint: Fingerprint | None = None,
+        heads: range | None = None,
+    ) -> Self:
         """Read a file that `save` wrote; ValueError names the file and what is wrong with it.
 
-        With a fingerprint, a calibration that does not fit it is an error too; see check.
+        With a fingerprint, a calibration that does not fit it is an error too; see check. heads: to
+        read those KV heads and no others.
         """
         safetensors = import_extra("safetensors")
         try:
             with safetensors.safe_open(os.fspath(path), framework="pt") as file:
                 metadata = (file.metadata() or {}).get("gossamer")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: _read(file, name, heads) for name in file.keys()}  # noqa: SIM118
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path}: not a safetensors file: {error}") from None
         try:
@@ -345,12 +356,21 @@ class Calibration:
             coded = {side: basis for side, basis in found.items() if basis is not None}
             known = {name for side, basis in coded.items() for name in basis.tensors(side)}
             ranks = {name: tensor for name, tensor in tensors.items() if name not in known}
-            calibration = cls(manifest, k_basis, v_basis, ranks, coded)
+            calibration = cls(manifest, k_basis, v_basis, ranks, coded, heads)
             if fingerprint is not None:
                 calibration.check(fingerprint)
             return calibration
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def _read(file: Any, name: str, heads: range | None) -> Tensor:
+    """A tensor [layers, KV heads, ...] of an open file."""
+    if heads is None:
+        whole: Tensor = file.get_tensor(name)
+        return whole
+    part: Tensor = file.get_slice(name)[:, heads.start : heads.stop]
+    return part
 
 
 def _distance_from_orthogonal(basis: Tensor) -> float:

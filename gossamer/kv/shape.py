@@ -1,6 +1,6 @@
 """The dimensions of a model that its KV cache depends on."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,11 @@ class KVShape:
             raise ValueError(
                 f"query_heads is {self.query_heads}; must be a multiple of {self.kv_heads} KV heads"
             )
+
+    def part(self, heads: range) -> "KVShape":
+        """Some KV heads with all their query heads."""
+        group = self.query_heads // self.kv_heads
+        return replace(self, query_heads=group * len(heads), kv_heads=len(heads))
 
     def __str__(self) -> str:
         heads = f"{self.query_heads} query and {self.kv_heads} KV heads of {self.head_dim}"

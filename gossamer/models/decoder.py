@@ -55,7 +55,7 @@ class Decoder:
     """A decoder, or one shard of it, on one device. Inference only; see Attend for attention.
 
     max_len: positions are below it; its cosines and sines are made here. ValueError if it is not
-    at least 1.
+    at least 1. query_heads, kv_heads: of the shard.
     """
 
     def __init__(
@@ -73,8 +73,9 @@ class Decoder:
         self._mlp_norms = [self._norm(layer.mlp_norm) for layer in weights.layers]
         self._mlps = [_mlp(layer) for layer in weights.layers]
         self._last_norm = self._norm(weights.norm)
-        self.query_heads = config.query_heads // self.shard.size  # of the shard
-        self._all_heads = self.query_heads + 2 * config.kv_heads // self.shard.size
+        shape = self.shard.kv_shape(config)
+        self.query_heads, self.kv_heads = shape.query_heads, shape.kv_heads
+        self._all_heads = self.query_heads + 2 * self.kv_heads
         self._zero = torch.zeros((), dtype=self.dtype, device=self.device)
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:

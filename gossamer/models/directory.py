@@ -12,6 +12,7 @@ from torch import Tensor
 from gossamer.kv.extras import import_extra
 from gossamer.models.config import ModelConfig, require_model_type, token_ids
 from gossamer.models.problems import reading
+from gossamer.models.source import Part, StoredTensor
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -44,7 +45,7 @@ class DirectorySource:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> Iterator[tuple[str, Tensor]]:
+    ) -> Iterator[tuple[str, StoredTensor]]:
         safetensors = import_extra("safetensors")
         for path, indexed in _files(self.folder).items():
             wanted = indexed if names is None else [n for n in indexed or names if n in names]
@@ -56,7 +57,7 @@ class DirectorySource:
                 if indexed is not None and (missing := sorted(set(indexed) - held)):
                     raise ValueError(f"has no {missing[0]}, which {INDEX} says is in it")
                 for name in sorted(held) if wanted is None else [n for n in wanted if n in held]:
-                    yield name, file.get_tensor(name)
+                    yield name, _Slices(path, name, file.get_slice(name))
 
     def tokenizer(self) -> Any:
         if not any((self.folder / name).is_file() for name in TOKENIZERS):
@@ -64,6 +65,24 @@ class DirectorySource:
         auto = import_extra("transformers").AutoTokenizer
         with reading(self.folder, "its tokenizer cannot be loaded"):
             return auto.from_pretrained(str(self.folder), local_files_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Slices:
+    """See StoredTensor. slices: those of safetensors."""
+
+    path: Path
+    name: str
+    slices: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.slices.get_shape())
+
+    def __getitem__(self, part: Part) -> Tensor:
+        with reading(self.path, f"{self.name} cannot be read"):
+            tensor: Tensor = self.slices[part]
+            return tensor
 
 
 def _read_config(folder: Path) -> ModelConfig:

@@ -19,6 +19,7 @@ from gossamer.kv.extras import import_extra
 from gossamer.models.config import ModelConfig
 from gossamer.models.gguf_config import FREQUENCY_FACTORS, config_of, is_permuted
 from gossamer.models.problems import reading
+from gossamer.models.source import Part, StoredTensor
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -73,10 +74,10 @@ class GGUFSource:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> Iterator[tuple[str, Tensor]]:
+    ) -> Iterator[tuple[str, StoredTensor]]:
         for name, tensor in self._by_name.items():
             if names is None or name in names:
-                yield name, self._dequantize(name, tensor)
+                yield name, _Quantized(self.path, name, tensor, self._permuted_heads(name))
 
     def tokenizer(self) -> Any:
         return self._tokenizer
@@ -100,17 +101,50 @@ class GGUFSource:
             if tensor.name != FREQUENCY_FACTORS  # is in the config
         }
 
-    def _dequantize(self, name: str, tensor: Any) -> Tensor:
-        dequantize = import_extra("gguf.quants").dequantize
-        with reading(self.path, f"{name} ({tensor.tensor_type.name}) cannot be dequantized"):
-            values = np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-        # A plain F32 tensor is a view of the file, which torch cannot have read-only.
-        whole = torch.from_numpy(values if values.flags.writeable else values.copy())
+    def _permuted_heads(self, name: str) -> int | None:
+        """How many heads have rows in the order of interleaved RoPE; None for other tensors."""
+        if not is_permuted(self.reader):
+            return None
         heads = {"q_proj": self.config.query_heads, "k_proj": self.config.kv_heads}
-        part = name.split(".")[-2]
-        if part in heads and is_permuted(self.reader):
-            return unpermute(whole, heads[part])
-        return whole
+        return heads.get(name.rpartition(".")[0].rpartition(".")[2])
+
+
+@dataclass(frozen=True, eq=False)
+class _Quantized:
+    """See StoredTensor. heads: that are permuted, if any.
+
+    Rows are dequantized as they are asked for, of a permuted tensor by whole heads; columns are
+    cut afterwards, because their codes share scales.
+    """
+
+    path: Path
+    name: str
+    tensor: Any
+    heads: int | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(size) for size in reversed(self.tensor.shape))
+
+    def __getitem__(self, part: Part) -> Tensor:
+        if len(self.shape) == 1:  # short
+            return self._rows(slice(None))[part]
+        unit = self.shape[0] // self.heads if self.heads else 1
+        rows = range(self.shape[0])[part[0]]
+        first, last = rows.start // unit * unit, -(-rows.stop // unit) * unit
+        found = self._rows(slice(first, last))
+        return found[(slice(rows.start - first, rows.stop - first), *part[1:])]
+
+    def _rows(self, rows: slice) -> Tensor:
+        """In Hugging Face's order; of a permuted tensor, whole heads."""
+        dequantize, kind = import_extra("gguf.quants").dequantize, self.tensor.tensor_type
+        with reading(self.path, f"{self.name} ({kind.name}) cannot be dequantized"):
+            values = np.asarray(dequantize(self.tensor.data[rows], kind), dtype=np.float32)
+        # A plain F32 tensor is a view of the file, which torch cannot have read-only.
+        found = torch.from_numpy(values if values.flags.writeable else values.copy())
+        if self.heads is None:
+            return found
+        return unpermute(found, len(found) * self.heads // self.shape[0])
 
 
 def _reader_type() -> Any:

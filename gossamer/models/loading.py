@@ -1,7 +1,7 @@
 """Streams a source's tensors into the fused weights of a decoder, or of one shard of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,16 +13,15 @@ from gossamer.models.config import ModelConfig
 from gossamer.models.decoder import Decoder
 from gossamer.models.layout import EMBEDDING, HEAD, NORM, layer_name, tensor_shapes
 from gossamer.models.shard import Shard
-from gossamer.models.source import Source
+from gossamer.models.source import WHOLE, Part, Source
 from gossamer.models.weights import LayerWeights, Weights
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HARMLESS = re.compile(r"(^|\.)rotary_emb\.(inv_freq|(cos|sin)_cached)$")  # computed from the config
 LISTED = 4  # names in an error message
 
-# Where a tensor goes: into which memory (None: this rank has no use for it), and the dimension
-# along which ranks share it (None: each has all of it).
-Place = tuple[Tensor | None, int | None]
+# Where a tensor goes: into which memory (None: this rank has no use for it), and which part of it.
+Place = tuple[Tensor | None, Part]
 
 
 @torch.no_grad()
@@ -37,16 +36,19 @@ def load_decoder(
 ) -> Decoder:
     """A decoder with the source's weights, rounded to dtype, for positions below max_len.
 
-    v_basis: of all layers and KV heads; folded into the V and output projections in
-    float64 before they are rounded, see gossamer.kv.folding. Raises ValueError for other dtypes
-    and shapes, for a shard that does not divide the model, and for tensors that are missing,
-    unexpected, there twice or of another shape, naming them.
+    Only the shard's parts of tensors are read. v_basis: of all layers and the shard's KV heads;
+    folded into the V and output projections in float64 before they are rounded, see
+    gossamer.kv.folding. Raises ValueError for other dtypes and shapes, for a shard that does not
+    divide the model, and for tensors that are missing, unexpected, there twice or of another
+    shape, naming them.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype}; must be float32, float16 or bfloat16")
     config, shard, device = source.config, shard or Shard(), torch.device(device)
+    shard.check(config)
     if v_basis is not None:
-        expected = (config.layers, config.kv_heads, config.head_dim, config.head_dim)
+        shape = shard.kv_shape(config)
+        expected = (shape.layers, shape.kv_heads, shape.head_dim, shape.head_dim)
         if tuple(v_basis.matrix.shape) != expected:
             raise ValueError(f"v_basis is {list(v_basis.matrix.shape)}; must be {list(expected)}")
     weights = Weights.empty(config, shard, dtype, device)
@@ -69,7 +71,7 @@ def source_fingerprint(source: Source) -> Fingerprint:
             found = next(source.tensors([name]), None)
             if found is None:
                 raise ValueError(f"{source.name}: {name} is missing")
-            yield found[1]
+            yield found[1][WHOLE]
 
     return Fingerprint.of(source.config.kv_shape, projections("k_proj"), projections("v_proj"))
 
@@ -86,25 +88,25 @@ def _fill(weights: Weights, source: Source, shard: Shard, v_basis: Basis | None)
         elif name not in shapes:
             unexpected += [] if HARMLESS.search(name) else [name]
         else:
-            _check(name, tensor, shapes[name], already=name not in missing)
+            _check(name, tensor.shape, shapes[name], already=name not in missing)
             del missing[name]
-            memory, dim = places[name]
+            memory, part = places[name]
             if memory is not None:
-                memory.copy_(shard.part(_folded(name, tensor, v_basis, like.device), dim))
+                memory.copy_(_folded(name, _floats(name, tensor[part]), v_basis, like.device))
     if missing:
         raise ValueError(f"tensors are missing: {_some(list(missing))}")
     if unexpected:
         raise ValueError(f"tensors that its config has no place for: {_some(unexpected)}")
-    if tied_head is not None and not _same(tied_head, weights.embedding):
+    if tied_head is not None and not _same(tied_head[WHOLE], weights.embedding):
         raise ValueError(f"{HEAD} is not {EMBEDDING}, and its config says that they are tied")
 
 
 def _places(config: ModelConfig, weights: Weights, shard: Shard) -> dict[str, Place]:
     """Where each tensor goes, by its full name."""
     places: dict[str, Place] = {
-        EMBEDDING: (weights.embedding, None),
-        NORM: (weights.norm, None),
-        HEAD: (weights.head, None),
+        EMBEDDING: (weights.embedding, WHOLE),
+        NORM: (weights.norm, WHOLE),
+        HEAD: (weights.head, WHOLE),
     }
     for index, layer in enumerate(weights.layers):
         for part, place in _layer_places(config, layer, shard).items():
@@ -113,30 +115,36 @@ def _places(config: ModelConfig, weights: Weights, shard: Shard) -> dict[str, Pl
 
 
 def _layer_places(config: ModelConfig, layer: LayerWeights, shard: Shard) -> dict[str, Place]:
-    queries, keys = config.query_heads // shard.size, config.kv_heads // shard.size
-    qkv = [heads * config.head_dim for heads in (queries, keys, keys)]
-    gate_up = [config.intermediate_size // shard.size] * 2
+    queries, keys = shard.query_heads(config), shard.kv_heads(config)
+    q_rows, kv_rows = (_slice(heads, config.head_dim) for heads in (queries, keys))
+    inter = _slice(shard.intermediate(config))
     places: dict[str, Place] = {
-        "input_layernorm.weight": (layer.attention_norm, None),
-        "post_attention_layernorm.weight": (layer.mlp_norm, None),
-        "self_attn.o_proj.weight": (layer.o, 1),
-        "self_attn.o_proj.bias": (layer.o_bias, None),
-        "mlp.down_proj.weight": (layer.down, 1),
-        "mlp.down_proj.bias": (layer.down_bias, None),
+        "input_layernorm.weight": (layer.attention_norm, WHOLE),
+        "post_attention_layernorm.weight": (layer.mlp_norm, WHOLE),
+        "self_attn.o_proj.weight": (layer.o, (*WHOLE, q_rows)),
+        "self_attn.o_proj.bias": (layer.o_bias, WHOLE),
+        "mlp.down_proj.weight": (layer.down, (*WHOLE, inter)),
+        "mlp.down_proj.bias": (layer.down_bias, WHOLE),
     }
     fused = (
-        ("self_attn", "qkv", qkv, layer.qkv, layer.qkv_bias),
-        ("mlp", ("gate", "up"), gate_up, layer.gate_up, layer.gate_up_bias),
+        ("self_attn", {"q": q_rows, "k": kv_rows, "v": kv_rows}, layer.qkv, layer.qkv_bias),
+        ("mlp", {"gate": inter, "up": inter}, layer.gate_up, layer.gate_up_bias),
     )
-    for owner, names, rows, weight, bias in fused:
+    for owner, parts, weight, bias in fused:
+        lengths = [rows.stop - rows.start for rows in parts.values()]
         for kind, memory in (("weight", weight), ("bias", bias)):
             if memory is not None:
-                for name, part in zip(names, memory.split(rows), strict=True):
-                    places[f"{owner}.{name}_proj.{kind}"] = (part, 0)
+                for (name, rows), own in zip(parts.items(), memory.split(lengths), strict=True):
+                    places[f"{owner}.{name}_proj.{kind}"] = (own, (rows,))
     if layer.qk_norm is not None:  # copied once per head
-        places["self_attn.q_norm.weight"] = (layer.qk_norm[:queries], None)
-        places["self_attn.k_norm.weight"] = (layer.qk_norm[queries:], None)
+        places["self_attn.q_norm.weight"] = (layer.qk_norm[: len(queries)], WHOLE)
+        places["self_attn.k_norm.weight"] = (layer.qk_norm[len(queries) :], WHOLE)
     return places
+
+
+def _slice(items: range, size: int = 1) -> slice:
+    """What items of this size take of a dimension."""
+    return slice(items.start * size, items.stop * size)
 
 
 def _folded(name: str, tensor: Tensor, v_basis: Basis | None, device: torch.device) -> Tensor:
@@ -147,15 +155,19 @@ def _folded(name: str, tensor: Tensor, v_basis: Basis | None, device: torch.devi
     return turn(tensor.to(device), v_basis, int(name.split(".")[2]))
 
 
-def _check(name: str, tensor: Tensor, shape: tuple[int, ...], already: bool) -> None:
+def _check(name: str, shape: Sequence[int], expected: tuple[int, ...], already: bool) -> None:
     if already:
         raise ValueError(f"{name} is there twice")
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} is {list(tensor.shape)}; must be {list(shape)}")
+    if tuple(shape) != expected:
+        raise ValueError(f"{name} is {list(shape)}; must be {list(expected)}")
+
+
+def _floats(name: str, tensor: Tensor) -> Tensor:
     if tensor.dtype not in (*DTYPES, torch.float64):
         raise ValueError(
             f"{name} is of {tensor.dtype}; must be float64, float32, float16 or bfloat16"
         )
+    return tensor
 
 
 def _same(tensor: Tensor, memory: Tensor) -> bool:

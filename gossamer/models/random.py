@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gossamer.models.config import ModelConfig
 from gossamer.models.layout import tensor_shapes
-from gossamer.models.source import Source
+from gossamer.models.source import Source, StoredTensor
 
 DEVIATION = 0.02  # what transformers initialises weights with
 
@@ -41,7 +41,7 @@ class RandomSource:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> Iterator[tuple[str, Tensor]]:
+    ) -> Iterator[tuple[str, StoredTensor]]:
         for name, shape in tensor_shapes(self.config).items():
             if names is None or name in names:
                 yield name, self._make(name, torch.empty(shape, dtype=dtype, device=device))

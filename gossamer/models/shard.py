@@ -5,12 +5,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossamer.kv.shape import KVShape
 from gossamer.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Part `rank` of `size`; the default is the whole model. ValueError for other ranks."""
+    """Part `rank` of `size`; the default is the whole model. ValueError for other ranks.
+
+    Query heads are dealt out in order, and KV heads follow them: where there are fewer than ranks,
+    each KV head is on all the ranks that have some of its query heads.
+    """
 
     rank: int = 0
     size: int = 1
@@ -28,15 +33,45 @@ class Shard:
         return x
 
     def check(self, config: ModelConfig) -> None:
-        """ValueError that names both numbers when the model cannot be cut into equal parts."""
-        for name in ("query_heads", "kv_heads", "intermediate_size"):
-            count = getattr(config, name)
-            if count % self.size:
-                raise ValueError(f"{name} is {count}; must be a multiple of {self.size} shards")
+        """ValueError that names the numbers when the model cannot be cut into such parts."""
+        valid = _sizes(config)
+        if self.size not in valid:
+            raise ValueError(
+                f"tensor_parallel_size is {self.size}, and the model has {config.query_heads} "
+                f"query heads, {config.kv_heads} KV heads and an intermediate_size of "
+                f"{config.intermediate_size}; must be one of {', '.join(map(str, valid))}"
+            )
 
-    def part(self, tensor: Tensor, dim: int | None) -> Tensor:
-        """This rank's part of a whole tensor that is split along `dim`; None: not split."""
-        if dim is None or self.size == 1:
-            return tensor
-        length = tensor.shape[dim] // self.size
-        return tensor.narrow(dim, self.rank * length, length)
+    def query_heads(self, config: ModelConfig) -> range:
+        """Those of this rank."""
+        return self._equal(config.query_heads)
+
+    def kv_heads(self, config: ModelConfig) -> range:
+        """Those that its query heads attend to."""
+        queries, group = self.query_heads(config), config.query_heads // config.kv_heads
+        return range(queries.start // group, -(-queries.stop // group))
+
+    def intermediate(self, config: ModelConfig) -> range:
+        """Channels of the MLP."""
+        return self._equal(config.intermediate_size)
+
+    def kv_shape(self, config: ModelConfig) -> KVShape:
+        """The dimensions of its attention."""
+        queries, keys = self.query_heads(config), self.kv_heads(config)
+        return KVShape(config.layers, len(queries), len(keys), config.head_dim)
+
+    def _equal(self, count: int) -> range:
+        each = count // self.size
+        return range(self.rank * each, (self.rank + 1) * each)
+
+
+def _sizes(config: ModelConfig) -> list[int]:
+    """Equal parts of query heads and MLP, and KV heads either dealt out or replicated."""
+    keys = config.kv_heads
+    return [
+        size
+        for size in range(1, config.query_heads + 1)
+        if config.query_heads % size == 0
+        and config.intermediate_size % size == 0
+        and (keys % size == 0 or size % keys == 0)
+    ]

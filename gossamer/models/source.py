@@ -1,6 +1,6 @@
 """Where a model comes from: its config, its tensors one by one, its tokenizer."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,6 +8,18 @@ import torch
 from torch import Tensor
 
 from gossamer.models.config import ModelConfig
+
+Part = tuple[slice, ...]  # of a tensor, along its first dimensions
+WHOLE: Part = (slice(None),)
+
+
+class StoredTensor(Protocol):
+    """A tensor of a source. Indexing reads that part, and no more; a torch.Tensor is one too."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def __getitem__(self, part: Part, /) -> Tensor: ...
 
 
 class Source(Protocol):
@@ -31,12 +43,12 @@ class Source(Protocol):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) in Hugging Face's names; with `names`, only those of them it has.
+    ) -> Iterator[tuple[str, StoredTensor]]:
+        """(name, tensor) in Hugging Face's names; with `names`, only those of them it has.
 
         dtype, device: of tensors that are made up here; files hand out what they hold, on the CPU.
-        One tensor at a time is in memory, apart from what the caller keeps. Raises ValueError,
-        naming the file, for one that is damaged.
+        Nothing is in memory but what the caller reads. Raises ValueError, naming the file, for one
+        that is damaged, here or where a tensor is read.
         """
         ...
 

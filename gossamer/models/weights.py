@@ -41,8 +41,8 @@ class LayerWeights:
             return torch.empty(shape, dtype=dtype, device=device)
 
         hidden, dims, first = config.hidden_size, config.head_dim, shard.rank == 0
-        queries, keys = config.query_heads // shard.size, config.kv_heads // shard.size
-        rows, inter = (queries + 2 * keys) * dims, config.intermediate_size // shard.size
+        queries, keys = len(shard.query_heads(config)), len(shard.kv_heads(config))
+        rows, inter = (queries + 2 * keys) * dims, len(shard.intermediate(config))
         return cls(
             attention_norm=make(hidden),
             qkv=make(rows, hidden),
@@ -75,8 +75,7 @@ class Weights:
     def empty(
         cls, config: ModelConfig, shard: Shard, dtype: torch.dtype, device: torch.device
     ) -> Self:
-        """Memory for a shard of a model; ValueError when it cannot be cut into such shards."""
-        shard.check(config)
+        """Memory for a shard of a model; the shard must divide the config."""
         vocab, hidden = config.vocab_size, config.hidden_size
         embedding = torch.empty(vocab, hidden, dtype=dtype, device=device)
         layers = tuple(

@@ -7,25 +7,22 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from gossamer.engine import LLM, SamplingParams
+from gossamer.engine import LLM, launch_spawn
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.parallel import WorkerDiedError
 from gossamer.engine.worker import BUILT, JOINED, Start, join_group, open_store
 from gossamer.engine.workers import Workers
 from gossamer.integrations.calibrating import calibrate
 from gossamer.models import Shard
-from tests.models.tiny import VOCAB, random_ids, tiny_directory
-
-PROMPTS = [list(range(3, VOCAB)), [5, 6, 7], [8] * 40]
-GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-OPTIONS: dict[str, Any] = {"device": "cpu", "kv_memory": "32MiB", "max_num_seqs": 8}
-PROMISED = 10  # seconds from the death of a worker to the error
+from gossamer.server.info import EngineInfo
+from tests.engine.ranks import GREEDY, OPTIONS, PROMISED, PROMPTS, alone, tokens_of
+from tests.models.tiny import random_ids, tiny_directory
 
 
 @pytest.fixture(autouse=True)
@@ -54,25 +51,30 @@ def workers():
 
 
 @pytest.mark.parametrize(
-    ("family", "kv"),
+    ("family", "kv", "size"),
     [
-        ("llama", "dense"),
-        ("llama", "sparse:k=8,v=8"),
-        ("llama-bias", "sparse:k=8,v=12,prefill=dense"),
-        ("qwen2", "k=dense:int8,v=sparse:8"),
-        ("mistral", "dense"),
+        ("llama", "dense", 2),
+        ("llama", "dense", 4),
+        ("llama-bias", "sparse:k=8,v=12,prefill=dense", 2),
+        ("mistral", "k=dense:int8,v=sparse:8", 2),
     ],
 )
-def test_the_same_tokens(family, kv, tmp_path):
+def test_the_same_tokens(family, kv, size, tmp_path):
+    """Of models with two KV heads, which four ranks share; again with cached prefixes."""
     torch.manual_seed(0)  # the order of sums differs, so another seed may have a tie
     tiny_directory(family, tmp_path)
     # Chunks of prompts beside decoding, except where prompts have to come whole.
     options = {"kv": kv, "max_num_batched_tokens": 128 if "prefill" in kv else 50}
-    with LLM(tmp_path, **OPTIONS, **options) as llm:
-        expected = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
-    with parallel(tmp_path, **options) as llm:
-        tokens = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
-    assert tokens == expected
+    expected = alone(tmp_path, **options)
+    with parallel(tmp_path, size, **options) as llm:
+        assert tokens_of(llm) == expected
+        assert tokens_of(llm) == expected
+        replicas, shape = max(1, size // 2), llm.engine.built.source.config.kv_shape
+        whole = replicas * llm.engine.kv.block_bytes(shape)
+        assert EngineInfo.of(llm).stored_bytes == whole
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate([[3]], GREEDY)
 
 
 def test_a_coded_cache(tmp_path):
@@ -82,40 +84,22 @@ def test_a_coded_cache(tmp_path):
     file = tmp_path / "calibration.safetensors"
     calibrate(model, random_ids(400), context=100).save(file)
     options = {"kv": "coded:50%,window=0", "calibration": file}
-    with LLM(tmp_path, **OPTIONS, **options) as llm:
-        expected = [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)]
-    with parallel(tmp_path, **options) as llm:
-        assert [out.outputs[0].token_ids for out in llm.generate(PROMPTS, GREEDY)] == expected
+    expected = alone(tmp_path, **options)
+    with parallel(tmp_path, 4, **options) as llm:
+        assert tokens_of(llm) == expected
 
 
-def test_threads_are_shared(directory, monkeypatch):
-    seen = []
-
-    def full(starts, interrupt):
-        seen.extend(starts)
-        raise OSError("no more processes")
-
-    monkeypatch.setattr("gossamer.engine.parallel.Workers", full)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    with pytest.raises(OSError, match="no more processes"):
-        parallel(directory)
-    assert [(start.shard, start.threads) for start in seen] == [(Shard(1, 2), 2)]
-
-
-def test_one_after_another(directory):
+def test_one_after_another(directory, request):
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(5)
     llm = parallel(directory)
     assert list(workers()) == [1]
+    assert torch.get_num_threads() == 2  # ranks share them
     with pytest.raises(RuntimeError, match="close the other LLM"):
         parallel(directory)
     del llm  # as good as closing it
     assert workers() == {}
-    llm = parallel(directory)
-    llm.generate([[3]], GREEDY)
-    llm.close()
-    llm.close()
-    assert workers() == {}
-    with pytest.raises(RuntimeError, match="closed"):
-        llm.generate([[3]], GREEDY)
+    assert torch.get_num_threads() == 5
 
 
 # ---- a rank that dies -------------------------------------------------------------------------
@@ -158,7 +142,7 @@ def test_killed_in_a_collective(directory):
 
 def test_an_exception_in_a_worker(directory):
     llm = parallel(directory)
-    llm.engine.executor._workers._pipes[1].send("not a step")
+    llm.engine.executor._workers._members[1].pipe.send("not a step")
     with pytest.raises(WorkerDiedError, match="rank 1 failed: AttributeError: 'str'") as caught:
         llm.generate([[3]], GREEDY)
     assert "in _serve" in caught.value.__notes__[0]
@@ -181,7 +165,6 @@ def test_an_exception_in_rank_0(directory, monkeypatch):
 
 
 ENDS = {
-    "killed": "os.kill(os.getpid(), 9)",
     "killed in a step": "threading.Timer(0.2, os.kill, (os.getpid(), 9)).start(); generate(9999)",
     "exception": "1 / 0",
 }
@@ -212,7 +195,7 @@ print("generated", flush=True)
 
 
 def test_sizes_that_do_not_divide(directory):
-    with pytest.raises(ValueError, match="query_heads is 4; must be a multiple of 3 shards"):
+    with pytest.raises(ValueError, match=r"tensor_parallel_size is 3, and .* one of 1, 2, 4$"):
         parallel(directory, size=3)
 
 
@@ -229,13 +212,15 @@ def test_options_that_all_ranks_refuse(directory):
 def test_a_worker_that_refuses(tmp_path):
     """What only a worker finds wrong is raised here, as the same type."""
     options = EngineConfig(model=tmp_path / "not-here", tensor_parallel_size=2, **OPTIONS)
-    store = open_store()
-    alone = Workers([Start(options, Shard(1, 2), "gloo", store.port, 1)], lambda: None)
-    alone.wait_for(JOINED)
+    launch = launch_spawn.launch(options)
+    store = open_store(launch.host)
+    others = Workers(launch.members, lambda: None)
+    others.start({1: Start(options, Shard(1, 2), "gloo", (launch.host, store.port), 1)})
+    others.wait_for(JOINED)
     join_group(store, Shard(0, 2), "gloo")
     with pytest.raises(FileNotFoundError, match="not-here: there is no such model"):
-        alone.wait_for(BUILT)
-    alone.close()
+        others.wait_for(BUILT)
+    others.close()
     dist.destroy_process_group()
 
 
@@ -246,13 +231,3 @@ def test_a_group_that_is_there_already(directory):
             parallel(directory)
     finally:
         dist.destroy_process_group()
-
-
-def test_ranks_stay_in_step(directory):
-    """Twice the same seeds, the second time with cached prefixes, give the same tokens."""
-    params = SamplingParams(temperature=1.0, seed=3, max_tokens=20, ignore_eos=True)
-    prompts = [random_ids(length).tolist() for length in (1, 31, 33, 100)]
-    with parallel(directory, kv="sparse:k=8,v=8", max_num_batched_tokens=40) as llm:
-        first = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
-        again = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
-    assert first == again

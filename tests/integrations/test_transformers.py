@@ -231,7 +231,7 @@ def test_devices_that_are_not_there(tmp_path, device):
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    message = r"transformers is needed here.*pip install gossamer\[models\]"
+    message = r"transformers is needed here.*pip install 'gossamer\[models\]'"
     with pytest.raises(ImportError, match=message):
         load_model(tmp_path)
     with pytest.raises(ImportError, match=message), attention_function(None, zeros):
@@ -256,7 +256,9 @@ def test_damaged_gguf_files_and_missing_readers(tmp_path, monkeypatch):
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF and nothing else")
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(ImportError, match=r"accelerate is needed.*pip install gossamer\[models\]"):
+    with pytest.raises(
+        ImportError, match=r"accelerate is needed.*pip install 'gossamer\[models\]'"
+    ):
         load_model(path)
     monkeypatch.undo()
     pytest.importorskip("accelerate")

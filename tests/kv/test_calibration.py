@@ -13,6 +13,7 @@ from gossamer.kv.calibration import (
     Moments,
     energy_in_top_half,
 )
+from gossamer.kv.coded_basis import CodedBasis
 from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.gradients import Gradients
 from gossamer.kv.layouts import Side, Sparse
@@ -235,6 +236,21 @@ def test_save_and_load(calibration, tmp_path):
     assert list(tmp_path.iterdir()) == [path]  # nothing temporary stays
 
 
+def test_some_heads(calibration, tmp_path):
+    """What a shard of the model needs, also of coded rows."""
+    pytest.importorskip("safetensors")
+    coded = {name: CodedBasis.blank(SHAPE) for name in ("k", "v")}
+    whole, path = replace(calibration, coded=coded), tmp_path / "tiny.safetensors"
+    whole.save(path)
+    part = Calibration.load(path, heads=range(1, 2))
+    assert part.manifest == whole.manifest
+    assert set(part.tensors) == set(whole.tensors)
+    for name, tensor in part.tensors.items():
+        assert torch.equal(tensor, whole.tensors[name][:, 1:2]), name
+    with pytest.raises(ValueError, match=r"is float32 \[2, 1, 16.*must be float32 \[2, 2, 16"):
+        replace(part, heads=None)
+
+
 def test_loading_for_another_model_names_the_file(calibration, tmp_path):
     path = rewritten(calibration, tmp_path / "x.safetensors")
     Calibration.load(path, calibration.manifest.fingerprint)
@@ -301,7 +317,9 @@ def test_damaged_files_are_errors_that_name_file_and_problem(
 
 def test_without_safetensors_the_message_says_what_to_install(calibration, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ImportError, match=r"safetensors is needed.*pip install gossamer\[models\]"):
+    with pytest.raises(
+        ImportError, match=r"safetensors is needed.*pip install 'gossamer\[models\]'"
+    ):
         calibration.save(tmp_path / "x")
 
 

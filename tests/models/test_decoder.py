@@ -1,6 +1,7 @@
 """The decoder computes what transformers computes."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,30 +105,55 @@ class ThreadShard(Shard):
         return x.copy_(total)
 
 
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("family", ["llama-bias", "qwen2-sliding", "qwen3"])
-def test_two_shards_are_the_whole(family, tmp_path):
+def test_shards_are_the_whole(family, size, tmp_path):
+    """With two KV heads: dealt out to two ranks, and each on two of four."""
     tiny_directory(family, tmp_path)
     ids = random_ids()
-    barrier, slots, results = threading.Barrier(2), [None, None], [None, None]
+    barrier, slots, results = threading.Barrier(size), [None] * size, [None] * size
 
     def run(rank):
-        shard = ThreadShard(rank, 2, barrier, slots)
+        shard = ThreadShard(rank, size, barrier, slots)
         results[rank] = logits_of(load(tmp_path, shard=shard), ids)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     whole = logits_of(load(tmp_path), ids)
     assert_near(results[0], whole, 1e-5)
-    assert torch.equal(results[0], results[1])
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_heads_of_shards(tmp_path):
+    """KV heads are those that the query heads attend to."""
+
+    def dealt(queries, keys, size):
+        config = replace(
+            open_model(tmp_path).config, query_heads=queries, kv_heads=keys, intermediate_size=96
+        )
+        shards = [Shard(rank, size) for rank in range(size)]
+        for shard in shards:
+            shard.check(config)
+        return [(list(s.query_heads(config)), list(s.kv_heads(config))) for s in shards]
+
+    tiny_directory("llama", tmp_path)
+    assert dealt(6, 3, 3) == [([0, 1], [0]), ([2, 3], [1]), ([4, 5], [2])]
+    assert dealt(8, 4, 2) == [([0, 1, 2, 3], [0, 1]), ([4, 5, 6, 7], [2, 3])]
+    assert dealt(4, 2, 4) == [([0], [0]), ([1], [0]), ([2], [1]), ([3], [1])]
+    assert dealt(6, 1, 3) == [([0, 1], [0]), ([2, 3], [0]), ([4, 5], [0])]
+    for queries, keys, size in ((12, 3, 2), (12, 4, 6), (6, 2, 4), (4, 4, 8)):
+        with pytest.raises(ValueError, match=f"tensor_parallel_size is {size}, .*must be one of 1"):
+            dealt(queries, keys, size)
 
 
 def test_shards_that_do_not_divide(tmp_path):
     tiny_directory("llama", tmp_path)
-    with pytest.raises(ValueError, match="kv_heads is 2; must be a multiple of 4 shards"):
-        load(tmp_path, shard=Shard(0, 4))
+    refused = "is 3, and the model has 4 query heads, 2 KV heads .* of 96; must be one of 1, 2, 4$"
+    with pytest.raises(ValueError, match=refused):
+        load(tmp_path, shard=Shard(0, 3))
     with pytest.raises(ValueError, match="rank is 2; must be 0 to 1"):
         Shard(2, 2)
     with pytest.raises(ValueError, match="size is 0; must be at least 1"):

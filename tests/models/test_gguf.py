@@ -8,6 +8,7 @@ import torch
 
 from gossamer.kv.folding import fingerprint
 from gossamer.models import load_decoder, open_model, source_fingerprint
+from gossamer.models.source import WHOLE
 from tests.models.gguf_files import write_gguf
 from tests.models.tiny import (
     LINEAR,
@@ -35,7 +36,7 @@ def test_types(quantization, tmp_path):
     """What comes out is what the gguf package makes of the quantized matrix."""
     model, path = tiny_model("qwen2"), tmp_path / "tiny.gguf"
     write_gguf(model, path, "qwen2", quantization)
-    tensors = dict(open_model(path).tensors())
+    tensors = {name: tensor[WHOLE] for name, tensor in open_model(path).tensors()}
     expected = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
     assert set(tensors) == set(expected)
     kind = gguf.GGMLQuantizationType[quantization]
@@ -69,6 +70,21 @@ def test_logits(family, arch, tmp_path):
     assert source.config.max_positions == 512
     assert_near(logits_of(load(source), ids), expected_logits(model, ids), 2e-5)
     assert source_fingerprint(source) == fingerprint(model)
+
+
+def test_parts(tmp_path):
+    """Also of q and k, whose rows are in another order, and of codes that share scales."""
+    model, path = tiny_model("llama-bias"), tmp_path / "tiny.gguf"
+    write_gguf(model, path, "llama", "Q8_0")
+    for name, tensor in open_model(path).tensors():
+        whole = tensor[WHOLE]
+        assert tuple(tensor.shape) == whole.shape
+        rows = slice(len(whole) // 4, len(whole) // 2)
+        assert torch.equal(tensor[(rows,)], whole[rows]), name
+        assert torch.equal(tensor[(slice(3, 21),)], whole[3:21]), name
+        if whole.dim() == 2:
+            assert torch.equal(tensor[(rows, slice(5, 40))], whole[rows, 5:40]), name
+            assert torch.equal(tensor[(*WHOLE, slice(5, 40))], whole[:, 5:40]), name
 
 
 def test_windows(tmp_path):

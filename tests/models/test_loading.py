@@ -1,6 +1,8 @@
 """Directories and random weights become decoders; damaged ones become one clear error."""
 
 import json
+import math
+import re
 
 import pytest
 import torch
@@ -9,8 +11,9 @@ from gossamer.integrations.calibrating import calibrate
 from gossamer.integrations.transformers import fingerprint
 from gossamer.kv.bases import Basis
 from gossamer.kv.folding import fold_v_basis
-from gossamer.models import load_decoder, open_model, source_fingerprint
+from gossamer.models import Shard, load_decoder, open_model, source_fingerprint
 from gossamer.models.layout import tensor_shapes
+from gossamer.models.source import WHOLE
 from tests.models.tiny import (
     assert_near,
     expected_logits,
@@ -57,7 +60,7 @@ def test_a_source_says_what_it_is(tmp_path):
     assert set(tensors) == set(tensor_shapes(source.config)) == set(model.state_dict())
     some = dict(source.tensors(["model.norm.weight", "no.such.weight"]))
     assert list(some) == ["model.norm.weight"]
-    assert torch.equal(some["model.norm.weight"], model.model.norm.weight)
+    assert torch.equal(some["model.norm.weight"][WHOLE], model.model.norm.weight)
 
 
 def test_a_tokenizer_is_found(tmp_path):
@@ -146,6 +149,55 @@ def test_twice(tmp_path):
         load_decoder(Twice(open_model(tmp_path)), dtype=torch.float32, device="cpu", max_len=8)
 
 
+class Counting:
+    """A source that counts the elements that are read, by the tensor's name."""
+
+    def __init__(self, source):
+        self.source, self.name, self.config = source, source.name, source.config
+        self.read = {}
+
+    def tensors(self, *names, **making):
+        for name, tensor in self.source.tensors(*names, **making):
+            yield name, CountingTensor(self.read, name, tensor)
+
+
+class CountingTensor:
+    def __init__(self, read, name, tensor):
+        self.read, self.name, self.tensor, self.shape = read, name, tensor, tensor.shape
+
+    def __getitem__(self, part):
+        found = self.tensor[part]
+        self.read[self.name] = self.read.get(self.name, 0) + found.numel()
+        return found
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_shard_reads_its_part(size, folded, tmp_path):
+    """Of two KV heads, four ranks read one each; embedding, head and norms are read whole."""
+    tiny_directory("llama-bias", tmp_path)
+    for rank in range(size):
+        shard, source = Shard(rank, size), Counting(open_model(tmp_path))
+        shape = shard.kv_shape(source.config)
+        turned = torch.randn(shape.layers, shape.kv_heads, shape.head_dim, shape.head_dim)
+        load_decoder(
+            source,
+            dtype=torch.float32,
+            device="cpu",
+            max_len=8,
+            shard=shard,
+            v_basis=Basis(turned) if folded else None,
+        )
+        for name, whole in tensor_shapes(source.config).items():
+            share = size if re.search(r"(q|gate|up)_proj|(o|down)_proj\.weight", name) else 1
+            if re.search(r"(k|v)_proj", name):
+                share = min(size, 2)
+            elif rank and re.search(r"(o|down)_proj\.bias", name):  # rank 0 adds it
+                assert name not in source.read
+                continue
+            assert source.read[name] == math.prod(whole) // share, name
+
+
 @pytest.mark.parametrize("length", [0, 5, 300, -100])
 def test_a_truncated_file(length, tmp_path):
     tiny_directory("llama", tmp_path)
@@ -208,7 +260,7 @@ def test_random_weights(tmp_path):
         assert not torch.equal(first, other)
         assert first.isfinite().all()
     tensors = dict(sources[0].tensors())
-    assert (tensors["model.norm.weight"] == 1).all()
+    assert (tensors["model.norm.weight"][WHOLE] == 1).all()
     spread = tensors["model.embed_tokens.weight"].std()
     assert 0.018 < spread < 0.022
     one = dict(sources[0].tensors(["model.layers.1.mlp.up_proj.weight"]))
