@@ -44,6 +44,7 @@ def chat(
     calibration: o.CalibrationFile = None,
     calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
+    launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
 ) -> None:
     """Chat with a model in the terminal; /help lists the commands."""
@@ -63,6 +64,7 @@ def chat(
                 calibration=calibration,
                 calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
+                launcher=launcher,
                 random_weights=random_weights,
             ),
         )

@@ -47,6 +47,7 @@ def generate(
     calibration: o.CalibrationFile = None,
     calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
+    launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token")
@@ -79,6 +80,7 @@ def generate(
                 calibration=calibration,
                 calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
+                launcher=launcher,
                 random_weights=random_weights,
             ),
             chat=chat,

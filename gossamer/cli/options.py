@@ -111,6 +111,12 @@ TensorParallel = Annotated[
         help="Number of GPUs, or of processes on a CPU, to split the model across",
     ),
 ]
+Launcher = Annotated[
+    str,
+    typer.Option(
+        "--launcher", help="What starts the parts of a split model: spawn, torchrun, ray or auto"
+    ),
+]
 RandomWeights = Annotated[
     bool,
     typer.Option("--random-weights", help="Use random weights; only the model's config is read"),

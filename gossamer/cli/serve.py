@@ -83,6 +83,7 @@ def serve(
     calibration: o.CalibrationFile = None,
     calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
+    launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
     no_prefix_caching: Annotated[
@@ -120,6 +121,7 @@ def serve(
                 calibration=calibration,
                 calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
+                launcher=launcher,
                 random_weights=random_weights,
                 enforce_eager=eager,
                 max_num_seqs=max_num_seqs,
@@ -153,6 +155,8 @@ def _serve(
     limits["body"] = parse_bytes("--max-body", limits["body"])
     checked = Settings(**settings, limits=Limits(**limits))
     config = EngineConfig(model=model, **engine)
+    if config.tensor_parallel_size > 1 and config.resolved_launcher == "torchrun":
+        raise ValueError("--launcher is torchrun; must be spawn or ray for a server")
     if len(caches) > 1:
         _check_second_cache(config, caches)
     workers = _api_workers(config) if api_workers is None else api_workers

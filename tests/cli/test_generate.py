@@ -127,6 +127,8 @@ def test_random_weights_need_only_a_config(words, tmp_path):
         (("{model}", "w1", "--kv-memory", "lots"), "kv_memory is 'lots'; must be positive bytes"),
         (("{model}", "w1", "--kv-memory", "999999999GB"), "memory"),
         (("{model}", "w1", "--tensor-parallel-size", "0"), "tensor_parallel_size is 0; must be"),
+        (("{model}", "w1", "--tensor-parallel-size", "3"), "must be one of 1, 2"),
+        (("{model}", "w1", "--launcher", "mpi"), "launcher is 'mpi'; must be one of auto, spawn"),
         (("{model}", "--prompt-file", "{tmp}/nowhere"), "No such file or directory"),
         (("{model}", "--prompt-file", "{tmp}/latin"), "{tmp}/latin: not UTF-8 text"),
         (("{plain}", "w1", "--chat"), "has no chat template; omit --chat"),

@@ -134,6 +134,10 @@ def test_killed_started_again_and_stopped(start, tmp_path):
         (("--timeout", "0"), "timeout is 0.0; must be at least 0.001"),
         (("--max-body", "much"), "--max-body is 'much'; must be positive bytes"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),
+        (
+            ("--tensor-parallel-size", "2", "--launcher", "torchrun"),
+            "--launcher is torchrun; must be spawn or ray",
+        ),
         (("--api-key", "a b"), "the API key must be ASCII"),
         (("--served-model-name", "a\nb"), r"model is 'a\nb'; must be 1 to 200 printable"),
         (("--host", "256.1.1.1"), "256.1.1.1:8000 cannot be served"),
