@@ -20,6 +20,7 @@ FLOORS = [
     {"engine"},
     {"integrations", "workloads"},
     {"evaluation", "server"},
+    {"cluster"},
     {"cli"},
 ]
 

@@ -12,6 +12,7 @@ from gossamer.cli import options as o
 
 if TYPE_CHECKING:
     from gossamer.engine import EngineConfig
+    from gossamer.server.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_API_WORKERS = 4  # by default
@@ -89,6 +90,22 @@ def serve(
     no_prefix_caching: Annotated[
         bool, typer.Option("--no-prefix-caching", help="Disable prefix caching")
     ] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Serve replicas of the engine with Ray Serve")
+    ] = False,
+    replicas: Annotated[int, typer.Option(help="With --ray: replicas of the engine")] = 1,
+    max_replicas: Annotated[
+        int | None, typer.Option(help="With --ray: autoscale from --replicas to as many")
+    ] = None,
+    cpus_per_replica: Annotated[
+        float, typer.Option(metavar="N", help="With --ray: CPU cores of a replica")
+    ] = 1.0,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="With --ray: a running cluster, or auto for this machine's"
+        ),
+    ] = None,
 ) -> None:
     """Serve a model with an OpenAI-compatible API, Prometheus metrics and a web page."""
     with o.one_line_errors():
@@ -127,6 +144,14 @@ def serve(
                 max_num_seqs=max_num_seqs,
                 prefix_caching=not no_prefix_caching,
             ),
+            cluster=o.given(
+                replicas=replicas,
+                max_replicas=max_replicas,
+                cpus=cpus_per_replica,
+                address=ray_address,
+            )
+            if ray
+            else None,
         )
 
 
@@ -140,6 +165,7 @@ def _serve(
     settings: dict[str, Any],
     limits: dict[str, Any],
     engine: dict[str, Any],
+    cluster: dict[str, Any] | None,
 ) -> None:
     """Serve until told to stop. Raises ValueError, OSError, ImportError for what cannot be."""
     try:
@@ -159,6 +185,9 @@ def _serve(
         raise ValueError("--launcher is torchrun; must be spawn or ray for a server")
     if len(caches) > 1:
         _check_second_cache(config, caches)
+    if cluster is not None:
+        _serve_on_ray(model, caches, host, port, api_workers or 1, checked, engine, cluster)
+        return
     workers = _api_workers(config) if api_workers is None else api_workers
     start = EngineStart(model, tuple(caches), engine, checked.limits.queue, checked.profiles)
     with ExitStack() as stack:
@@ -166,6 +195,36 @@ def _serve(
         code = Supervisor(start, checked, sockets).run()
     if code:
         raise typer.Exit(code)
+
+
+def _serve_on_ray(
+    model: str,
+    caches: list[str],
+    host: str,
+    port: int,
+    api_replicas: int,
+    settings: "Settings",
+    engine: dict[str, Any],
+    cluster: dict[str, Any],
+) -> None:
+    try:
+        from gossamer.cluster.run import serve_on_ray
+    except ImportError as error:
+        raise ImportError(f"--ray needs {error.name}: pip install 'gossamer[ray]'") from None
+    from gossamer.cluster.config import ClusterConfig
+
+    if settings.profiles is not None:
+        raise ValueError(f"--profiles is {settings.profiles}; cannot be given with --ray")
+    address = cluster.pop("address", None)
+    config = ClusterConfig(
+        model=model,
+        caches=tuple(caches),
+        engine=engine,
+        settings=settings,
+        api_replicas=api_replicas,
+        **cluster,
+    )
+    serve_on_ray(config, host, port, address)
 
 
 def _api_workers(config: "EngineConfig") -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 from multiprocessing.connection import Connection
 
 try:
@@ -12,6 +13,7 @@ except ImportError:
 from gossamer.server.app import create_api
 from gossamer.server.child import READY, listen, set_up
 from gossamer.server.gateway import Gateway
+from gossamer.server.link import EngineLink
 from gossamer.server.settings import Settings
 from gossamer.server.uvicorn_server import Server
 
@@ -26,7 +28,8 @@ def main(settings: Settings, listening: socket.socket, pipe: Connection) -> None
 async def _serve(settings: Settings, listening: socket.socket, pipe: Connection) -> None:
     loop = asyncio.get_running_loop()
     connections: asyncio.Queue[socket.socket] = asyncio.Queue()
-    app = create_api(Gateway(connections.get, settings.limits), settings)
+    gateway = Gateway(partial(EngineLink, connections.get), settings.limits)
+    app = create_api(gateway, settings)
     server = Server(app, listening, started=lambda: pipe.send(READY))
 
     def attach(connection: socket.socket) -> None:

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +21,7 @@ from gossamer.server.errors import APIError, failed, invalid
 from gossamer.server.events import Failure
 from gossamer.server.gateway import Gateway
 from gossamer.server.host import EngineHost
+from gossamer.server.link import EngineLink
 from gossamer.server.middleware import AllowedHosts, APIKey, BodyLimit, RequestLog
 from gossamer.server.routes import generation, models, operations, page
 from gossamer.server.settings import Settings
@@ -50,7 +52,8 @@ def create_app(engines: Mapping[str, LLM], settings: Settings) -> FastAPI:
         for llm in engines.values():
             llm.close()
 
-    app = create_api(Gateway(connect, settings.limits), settings, running)
+    gateway = Gateway(partial(EngineLink, connect), settings.limits)
+    app = create_api(gateway, settings, running)
     app.state.host = host
     return app
 

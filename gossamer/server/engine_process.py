@@ -41,7 +41,7 @@ def main(start: EngineStart, pipe: Connection) -> None:
     listen(pipe, connections.put, lambda: connections.put(None))
     with ExitStack() as stack:
         try:
-            engines = _load(start, stack)
+            engines = load_engines(start, stack)
         except Exception as error:
             if not isinstance(error, EXPECTED):
                 log.exception("the engine cannot be loaded")
@@ -55,7 +55,8 @@ def main(start: EngineStart, pipe: Connection) -> None:
         host.close()
 
 
-def _load(start: EngineStart, stack: ExitStack) -> dict[str, LLM]:
+def load_engines(start: EngineStart, stack: ExitStack) -> dict[str, LLM]:
+    """Loaded and warmed up, by cache; closed with the stack."""
     engines = {
         kv: stack.enter_context(loaded(start.model, kv=kv, **start.options)) for kv in start.caches
     }

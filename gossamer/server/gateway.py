@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from gossamer.kv import KVConfig
 from gossamer.server.errors import APIError, failed
 from gossamer.server.events import EngineRequest, Event, Failure, Numbered
 from gossamer.server.info import EngineInfo, ServerInfo
-from gossamer.server.link import PATIENCE, Connect, EngineLink, gone
+from gossamer.server.link import PATIENCE, Events, Link, gone
 from gossamer.server.output_text import OutputText, Piece
 from gossamer.server.settings import Limits
 from gossamer.server.snapshot import HostState
@@ -25,14 +25,15 @@ FAILING = 3  # steps in a row that raised, from which on health is bad
 
 
 class Gateway:
-    """Takes requests for engines in another process, or in other threads of this one.
+    """Takes requests for engines in other processes, or in other threads of this one.
 
-    connect: see EngineLink. To be used in one event loop, between `start` and `close`.
+    link: makes the way to them; called with what takes events, and what is told that all requests
+    are lost. To be used in one event loop, between `start` and `close`.
     """
 
-    def __init__(self, connect: Connect, limits: Limits) -> None:
+    def __init__(self, link: Callable[[Events, Callable[[], None]], Link], limits: Limits) -> None:
         self.limits, self.draining = limits, False
-        self._link = EngineLink(connect, self._dispatch, self._lost)
+        self._link = link(self._dispatch, self._lost)
         self._numbers = itertools.count()
         self._subscriptions: dict[int, Subscription] = {}
         self._tokens: Tokens | None = None

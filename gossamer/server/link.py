@@ -1,4 +1,4 @@
-"""The engine process as the event loop of an API process sees it: messages, calls, its end."""
+"""Engines as the event loop of an API process sees them: messages, calls, their end."""
 
 import asyncio
 import itertools
@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from gossamer.server.errors import APIError, failed
 from gossamer.server.events import Numbered
@@ -14,21 +14,41 @@ from gossamer.server.info import ServerInfo
 from gossamer.server.wire import Call, Hello, Reply, Step, encode, receive_async
 
 Connect = Callable[[], Awaitable[socket.socket]]
+Events = Callable[[Numbered], None]
 log = logging.getLogger("gossamer.server")
 RETRY = 0.2  # seconds between two tries to connect
 PATIENCE = 5.0  # seconds for an answer that takes no step
 
 
+class Link(Protocol):
+    """Where requests go and events come from: one process, or several replicas."""
+
+    @property
+    def info(self) -> ServerInfo: ...
+
+    @property
+    def up(self) -> bool: ...
+
+    async def start(self) -> None:
+        """Until the engines have introduced themselves."""
+
+    async def close(self) -> None: ...
+
+    def send(self, message: Any) -> None:
+        """Add, Abort or Responded. APIError 503 while there is no engine."""
+
+    async def call(self, name: str, seconds: float = PATIENCE) -> Any:
+        """What the engines answer. APIError if they do not, or cannot."""
+
+
 class EngineLink:
-    """A connection that is made anew when it is lost.
+    """A connection to an engine process that is made anew when it is lost.
 
     connect: a socket to an engine process; raises OSError while there is none. events: called with
     what steps added. lost: called when the process is gone, with all its requests.
     """
 
-    def __init__(
-        self, connect: Connect, events: Callable[[Numbered], None], lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, connect: Connect, events: Events, lost: Callable[[], None]) -> None:
         self._connect, self._events, self._lost = connect, events, lost
         self._writer: asyncio.StreamWriter | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}

@@ -80,10 +80,11 @@ class EngineState:
 
 @dataclass(frozen=True)
 class HostState:
-    """in_flight: sequences that are not finished, of all engines."""
+    """in_flight: sequences that are not finished, of all engines. replicas: of the engines."""
 
     engines: dict[str, EngineState]
     in_flight: int
+    replicas: int = 1
 
 
 class Rate:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gossamer.engine import LLM
+from gossamer.engine import LLM, RequestOutput, SamplingParams
 from gossamer.server import Gateway, Settings, create_app
 from gossamer.server.host import EngineHost
 from gossamer.server.sockets import address, bind
@@ -47,6 +47,11 @@ class Live:
         answer = self.complete(prompt, **fields)
         assert answer.status_code == 200, answer.text
         return answer.json()["choices"][0]["text"]
+
+    def offline(self, prompt: Any, kv: str = "dense", **settings: Any) -> RequestOutput:
+        """What LLM.generate gives; the server's thread must not be in the engine meanwhile."""
+        params = SamplingParams(**{"temperature": 0, "ignore_eos": True, **settings})
+        return self.host.loop.call(lambda: self.llms[kv].generate([prompt], params)[0]).result(60)
 
     def assert_empty(self) -> None:
         """Soon, nothing runs and no page is in use."""

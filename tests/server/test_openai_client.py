@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from gossamer.engine import SamplingParams
 from gossamer.server.schemas.completions import CompletionBody
 from tests.server.live import MODEL, SPARSE
 
@@ -21,13 +20,6 @@ def client(live):
         yield client
 
 
-def offline(live, prompt, kv="dense", **settings):
-    """What LLM.generate gives; the server's thread must not be in the engine meanwhile."""
-    params = SamplingParams(**{"temperature": 0, "ignore_eos": True, **settings})
-    llm = live.llms[kv]
-    return live.host.loop.call(lambda: llm.generate([prompt], params)[0]).result(60)
-
-
 def test_models(client):
     [model] = client.models.list().data
     assert model.id == MODEL
@@ -38,7 +30,7 @@ def test_models(client):
 
 def test_completion(client, live):
     answer = client.completions.create(prompt=PROMPT, max_tokens=20, **GREEDY)
-    expected = offline(live, PROMPT, max_tokens=20)
+    expected = live.offline(PROMPT, max_tokens=20)
     assert answer.choices[0].text == expected.outputs[0].text
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.prompt_tokens == len(PROMPT)
@@ -50,7 +42,7 @@ def test_streamed_completion(client, live):
         prompt=PROMPT, max_tokens=20, stream=True, stream_options={"include_usage": True}, **GREEDY
     )
     *chunks, last = list(stream)
-    expected = offline(live, PROMPT, max_tokens=20)
+    expected = live.offline(PROMPT, max_tokens=20)
     assert "".join(chunk.choices[0].text for chunk in chunks) == expected.outputs[0].text
     assert [c.choices[0].finish_reason for c in chunks][-1] == "length"
     assert all(c.choices[0].finish_reason is None for c in chunks[:-1])
@@ -61,7 +53,7 @@ def test_streamed_completion(client, live):
 
 def test_chat(client, live):
     answer = client.chat.completions.create(messages=CHAT, max_completion_tokens=12, **GREEDY)
-    expected = offline(live, CHAT, max_tokens=12)
+    expected = live.offline(CHAT, max_tokens=12)
     [choice] = answer.choices
     assert (choice.message.role, choice.message.content) == (
         "assistant",
@@ -75,7 +67,7 @@ def test_streamed_chat(client, live):
         messages=CHAT, max_tokens=12, stream=True, stream_options={"include_usage": True}, **GREEDY
     )
     *chunks, last = list(stream)
-    expected = offline(live, CHAT, max_tokens=12)
+    expected = live.offline(CHAT, max_tokens=12)
     assert chunks[0].choices[0].delta.role == "assistant"
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == expected.outputs[0].text
@@ -131,7 +123,7 @@ def test_several_prompts(client, live):
     prompts = [PROMPT, "Once upon a time"]
     answer = client.completions.create(prompt=prompts, n=2, max_tokens=6, **GREEDY)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    texts = [offline(live, prompt, max_tokens=6).outputs[0].text for prompt in prompts]
+    texts = [live.offline(prompt, max_tokens=6).outputs[0].text for prompt in prompts]
     assert [choice.text for choice in answer.choices] == [t for t in texts for _ in range(2)]
     assert answer.usage.prompt_tokens == sum(len(prompt) for prompt in prompts)
     assert answer.usage.completion_tokens == 24
@@ -146,7 +138,7 @@ def test_token_ids(client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop(client, live, stream):
-    whole = offline(live, PROMPT, max_tokens=30).outputs[0].text
+    whole = live.offline(PROMPT, max_tokens=30).outputs[0].text
     stop = whole[10:12]
     answer = client.completions.create(
         prompt=PROMPT, max_tokens=30, stop=[stop, "\n\n"], stream=stream, **GREEDY
@@ -163,7 +155,7 @@ def test_chat_logprobs(client, live, stream):
     )
     choices = [c.choices[0] for c in answer] if stream else answer.choices
     found = [entry for c in choices if c.logprobs for entry in c.logprobs.content]
-    expected = offline(live, CHAT, max_tokens=5, logprobs=3).outputs[0]
+    expected = live.offline(CHAT, max_tokens=5, logprobs=3).outputs[0]
     assert [entry.logprob for entry in found] == pytest.approx(
         [entry.logprob for entry in expected.logprobs], abs=1e-4
     )
@@ -197,7 +189,7 @@ def test_each_cache_answers_for_itself(client, live):
     """`kv` picks a loaded cache, by its spec or by another spelling of it."""
     prompt = PROMPT * 8
     for kv, spelt in (("dense", "dense:fp32"), (SPARSE, "sparse:v=8,k=8")):
-        expected = offline(live, prompt, kv, max_tokens=20).outputs[0].text
+        expected = live.offline(prompt, kv, max_tokens=20).outputs[0].text
         for name in (kv, spelt):
             answer = client.completions.create(
                 model=MODEL,

@@ -42,6 +42,7 @@ async def stats(request: Request) -> dict[str, Any]:
         "status": gateway.status_of(state),
         "uptime_seconds": time.time() - gateway.info.started,
         "in_flight": state.in_flight,
+        "replicas": state.replicas,
         "queue_limit": gateway.limits.queue,
         "vocab_size": next(iter(gateway.engines.values())).vocab_size,
         "chat": bool(getattr(gateway.tokens.tokenizer, "chat_template", None)),

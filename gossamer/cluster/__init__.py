@@ -1,0 +1,1 @@
+"""Engine replicas behind one address, on Ray Serve (docs/cluster.md)."""

@@ -1,0 +1,44 @@
+"""A request that is computed again elsewhere, as its replica ended.
+
+It gives the same tokens there: the API gives a seed to requests that have none.
+"""
+
+from collections.abc import Iterable
+
+from gossamer.server.events import Event
+
+
+class DivergedError(Exception):
+    """Another replica says something else: logits that are nearly equal, rounded otherwise."""
+
+
+class Replay:
+    """What the outputs of a request have said."""
+
+    def __init__(self, outputs: int) -> None:
+        self._said: list[list[int]] = [[] for _ in range(outputs)]
+        self._at = [0] * outputs  # tokens of this attempt
+        self._finished = [False] * outputs
+
+    def again(self) -> None:
+        """The next events are those of another replica, from the start."""
+        self._at = [0] * len(self._at)
+
+    def fresh(self, events: Iterable[Event]) -> list[Event]:
+        """The events without what was said before. DivergedError if that is not the same."""
+        found = (self._fresh(event) for event in events)
+        return [event for event in found if event is not None]
+
+    def _fresh(self, event: Event) -> Event | None:
+        said, at = self._said[event.output], self._at[event.output]
+        if self._finished[event.output]:
+            return None
+        known = min(len(said) - at, len(event.token_ids))
+        if event.token_ids[:known] != said[at : at + known]:
+            raise DivergedError
+        self._at[event.output] += len(event.token_ids)
+        said += event.token_ids[known:]
+        self._finished[event.output] = event.finish_reason is not None
+        if known == len(event.token_ids) and event.finish_reason is None:
+            return None
+        return event._replace(token_ids=event.token_ids[known:], logprobs=event.logprobs[known:])

@@ -1,0 +1,83 @@
+"""`gossamer serve --ray`: the application on a cluster, from its start until a signal."""
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+
+from gossamer.cluster.app import application
+from gossamer.cluster.config import ClusterConfig
+from gossamer.server.child import set_up_log
+from gossamer.server.sockets import bind
+
+log = logging.getLogger("gossamer.server")
+NAME = "gossamer"
+
+
+def serve_on_ray(config: ClusterConfig, host: str, port: int, address: str | None = None) -> None:
+    """Serve until a signal, on the cluster at `address`, or on one of this machine alone.
+
+    Raises ValueError if the cluster cannot hold the replicas, OSError for an address in use.
+    """
+    set_up_log()
+    stop = threading.Event()
+
+    def stopped(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {n: signal.signal(n, stopped) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        url = start(config, host, port, address)
+        log.info("listening on %s, %d replicas", url, config.replicas)
+        stop.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        end(address)
+
+
+def start(config: ClusterConfig, host: str, port: int, address: str | None = None) -> str:
+    """The application, ready for requests; its URL."""
+    with bind(host, port)[0] as free:  # says at once if it cannot be had
+        port = int(free.getsockname()[1])
+    connect(address)
+    check_resources(config, ray.cluster_resources())
+    serve.start(http_options=HTTPOptions(host=host, port=port))
+    serve.run(application(config), name=NAME, route_prefix="/")
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
+
+
+def connect(address: str | None) -> None:
+    """To a running cluster, or start one of this machine alone."""
+    try:
+        ray.init(address=address, include_dashboard=False if address is None else None)
+    except ConnectionError as error:
+        raise OSError(f"there is no Ray cluster at {address!r}: {error}") from None
+
+
+def end(address: str | None) -> None:
+    """Requests that run may finish. Of a cluster that others use, only the application ends."""
+    if not ray.is_initialized():
+        return
+    if address is None:
+        serve.shutdown()
+    else:
+        serve.delete(NAME)
+    ray.shutdown()
+
+
+def check_resources(config: ClusterConfig, present: dict[str, float]) -> None:
+    """ValueError if the replicas need more than the cluster has."""
+    gpus = config.gpus_of_replica(present.get("GPU", 0))
+    needed = {"CPU": config.cpus * config.replicas, "GPU": gpus * config.replicas}
+    if any(present.get(name, 0) < count for name, count in needed.items()):
+        has = ", ".join(f"{present.get(name, 0):g} {name}" for name in needed)
+        wants = ", ".join(f"{count:g} {name}" for name, count in needed.items())
+        raise ValueError(
+            f"replicas is {config.replicas}, which need {wants}; the cluster has {has}"
+        )
