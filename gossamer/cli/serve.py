@@ -97,8 +97,8 @@ def serve(
     max_replicas: Annotated[
         int | None, typer.Option(help="With --ray: autoscale from --replicas to as many")
     ] = None,
-    cpus_per_replica: Annotated[
-        float, typer.Option(metavar="N", help="With --ray: CPU cores of a replica")
+    cpus_per_rank: Annotated[
+        float, typer.Option(metavar="N", help="With --ray: CPU cores of each rank of a replica")
     ] = 1.0,
     ray_address: Annotated[
         str | None,
@@ -147,7 +147,7 @@ def serve(
             cluster=o.given(
                 replicas=replicas,
                 max_replicas=max_replicas,
-                cpus=cpus_per_replica,
+                cpus=cpus_per_rank,
                 address=ray_address,
             )
             if ray

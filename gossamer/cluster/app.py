@@ -31,7 +31,7 @@ def build(args: dict[str, Any]) -> serve.Application:
 
 def application(config: ClusterConfig) -> serve.Application:
     """Ready for `serve.run`."""
-    gpus = config.gpus_of_replica(ray.cluster_resources().get("GPU", 0))
+    bundle = config.bundle(ray.cluster_resources())
     scaling: dict[str, Any] = {"num_replicas": config.replicas}
     if config.max_replicas is not None:
         autoscaling = AutoscalingConfig(
@@ -40,10 +40,11 @@ def application(config: ClusterConfig) -> serve.Application:
             target_ongoing_requests=config.target_requests,
         )
         scaling = {"autoscaling_config": autoscaling}
+    ranks = {"placement_group_bundles": [bundle] * config.ranks} if config.ranks > 1 else {}
     limits = config.settings.limits
     replica = serve.deployment(EngineReplica).options(
         name=ENGINE,
-        ray_actor_options={"num_cpus": config.cpus, "num_gpus": gpus},
+        ray_actor_options={"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0)},
         max_ongoing_requests=config.most_requests,
         max_queued_requests=max(1, limits.queue),
         logging_config=LOGGING,
@@ -54,6 +55,7 @@ def application(config: ClusterConfig) -> serve.Application:
         health_check_timeout_s=STEP_SECONDS,
         graceful_shutdown_timeout_s=max(1.0, limits.drain),
         **scaling,
+        **ranks,
     )
     api = serve.deployment(serve.ingress(_builder(config))()).options(
         name=API,

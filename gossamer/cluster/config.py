@@ -40,8 +40,8 @@ class ClusterConfig:
     model, caches, engine: of each replica, as `gossamer serve` takes them; engine: options of
     EngineConfig. replicas: at first and at least; max_replicas: None for no autoscaling.
     target_requests: that run on a replica on average before there are more replicas.
-    api_replicas: processes for HTTP, JSON and text. cpus, gpus: of a replica; gpus is None for one
-    per rank where the cluster has GPUs.
+    api_replicas: processes for HTTP, JSON and text. cpus: of each rank of a replica, which also has a
+    GPU where the cluster has some.
     """
 
     model: str
@@ -53,7 +53,6 @@ class ClusterConfig:
     target_requests: float = 32.0
     api_replicas: int = 1
     cpus: float = 1.0
-    gpus: int | None = None
     routing: Routing = field(default_factory=Routing)
 
     def __post_init__(self) -> None:
@@ -66,8 +65,8 @@ class ClusterConfig:
             )
         if not self.target_requests > 0:
             raise ValueError(f"target_requests is {self.target_requests}; must be above 0")
-        if not self.cpus > 0 or (self.gpus or 0) < 0:
-            raise ValueError(f"cpus is {self.cpus} and gpus {self.gpus}; must be above 0 and >= 0")
+        if not self.cpus > 0:
+            raise ValueError(f"cpus is {self.cpus}; must be above 0")
         if not self.caches:
             raise ValueError("caches is empty; must name at least one KV cache")
         self.engine_config  # noqa: B018 - refuses what no engine can be
@@ -94,21 +93,26 @@ class ClusterConfig:
 
     @property
     def start(self) -> EngineStart:
-        """What a replica loads."""
-        queue = self.settings.limits.queue
-        return EngineStart(self.model, self.caches, dict(self.engine), queue, None)
+        """What a replica loads. Its ranks are actors of their own, maybe on several hosts."""
+        options = dict(self.engine)
+        if self.ranks > 1 and self.engine_config.launcher == "auto":
+            options["launcher"] = "ray"
+        return EngineStart(self.model, self.caches, options, self.settings.limits.queue, None)
+
+    @property
+    def ranks(self) -> int:
+        """Of a replica."""
+        return self.engine_config.tensor_parallel_size
 
     @property
     def most_requests(self) -> int:
         """That a replica runs or keeps waiting."""
         return self.engine_config.max_num_seqs + self.settings.limits.queue
 
-    def gpus_of_replica(self, present: float) -> int:
-        """present: GPUs of the cluster."""
-        if self.gpus is not None:
-            return self.gpus
-        wanted = present > 0 and self.engine_config.device != "cpu"
-        return self.engine_config.tensor_parallel_size if wanted else 0
+    def bundle(self, present: Mapping[str, float]) -> dict[str, float]:
+        """What a rank takes of a cluster that has so many CPUs and GPUs."""
+        on_gpus = present.get("GPU", 0) > 0 and self.engine_config.device != "cpu"
+        return {"CPU": self.cpus, "GPU": 1} if on_gpus else {"CPU": self.cpus}
 
 
 def _made(where: str, kind: Any, values: Any) -> Any:

@@ -73,11 +73,11 @@ def end(address: str | None) -> None:
 
 def check_resources(config: ClusterConfig, present: dict[str, float]) -> None:
     """ValueError if the replicas need more than the cluster has."""
-    gpus = config.gpus_of_replica(present.get("GPU", 0))
-    needed = {"CPU": config.cpus * config.replicas, "GPU": gpus * config.replicas}
-    if any(present.get(name, 0) < count for name, count in needed.items()):
+    count = config.replicas * config.ranks
+    needed = {name: count * each for name, each in config.bundle(present).items()}
+    if any(present.get(name, 0) < amount for name, amount in needed.items()):
         has = ", ".join(f"{present.get(name, 0):g} {name}" for name in needed)
-        wants = ", ".join(f"{count:g} {name}" for name, count in needed.items())
+        wants = ", ".join(f"{amount:g} {name}" for name, amount in needed.items())
         raise ValueError(
             f"replicas is {config.replicas}, which need {wants}; the cluster has {has}"
         )
