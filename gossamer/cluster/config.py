@@ -40,8 +40,8 @@ class ClusterConfig:
     model, caches, engine: of each replica, as `gossamer serve` takes them; engine: options of
     EngineConfig. replicas: at first and at least; max_replicas: None for no autoscaling.
     target_requests: that run on a replica on average before there are more replicas.
-    api_replicas: processes for HTTP, JSON and text. cpus: of each rank of a replica, which also has a
-    GPU where the cluster has some.
+    api_replicas: processes for HTTP, JSON and text. cpus: of each rank of a replica, which has
+    a GPU, too, where the cluster has some.
     """
 
     model: str

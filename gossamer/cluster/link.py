@@ -1,6 +1,7 @@
 """Replicas as the event loop of an API process sees them: requests, events, deaths."""
 
 import asyncio
+import contextvars
 import itertools
 import logging
 import uuid
@@ -69,7 +70,10 @@ class ReplicaLink:
                 for request in requests:
                     running = _Running(request, f"{self._process}-{next(self._names)}")
                     self._running[request.number] = running
-                    running.task = asyncio.create_task(self._run(running))
+                    # Calls in the context of one HTTP request have one id, and Ray Serve's routing
+                    # takes the second of two that wait with the same id for the first.
+                    run = self._run(running)
+                    running.task = asyncio.create_task(run, context=contextvars.Context())
             case Abort(number, output):
                 self._abort(number, output)
             case Responded():

@@ -24,6 +24,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's types are not 
         """The preferred replica alone, then the others: for when that one takes no more."""
         if not candidate_replicas:
             return []
+        if pending_request is not None:  # or Ray Serve would ask again and again without a pause
+            pending_request.routing_context.should_backoff = True
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         loads = {
             name: self.replica_queue_len_cache.get(replica.replica_id) or 0

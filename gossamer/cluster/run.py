@@ -55,7 +55,10 @@ def start(config: ClusterConfig, host: str, port: int, address: str | None = Non
 def connect(address: str | None) -> None:
     """To a running cluster, or start one of this machine alone."""
     try:
-        ray.init(address=address, include_dashboard=False if address is None else None)
+        if address is None:
+            ray.init("local", include_dashboard=False)
+        else:
+            ray.init(address)
     except ConnectionError as error:
         raise OSError(f"there is no Ray cluster at {address!r}: {error}") from None
 
