@@ -41,16 +41,19 @@ STEPS = {"decode": 2048, "long": 8000}  # context of 32 equal sequences
 SHORT, LONG = 8, 72  # outputs of two runs, whose difference is decode steps alone
 
 
-def timed(llm: LLM, load: Load) -> tuple[float, int, int]:
-    """Seconds, tokens that came out, and all tokens."""
+def drawn(load: Load) -> tuple[list[list[int]], list[int]]:
+    """Prompts, and how many tokens come out of each."""
     prompts = [
         [random.randrange(VOCABULARY) for _ in range(random.randint(*load.inputs))]
         for _ in range(load.requests)
     ]
-    params = [
-        SamplingParams(temperature=0, max_tokens=random.randint(*load.outputs), ignore_eos=True)
-        for _ in prompts
-    ]
+    return prompts, [random.randint(*load.outputs) for _ in prompts]
+
+
+def timed(llm: LLM, load: Load) -> tuple[float, int, int]:
+    """Seconds, tokens that came out, and all tokens."""
+    prompts, outputs = drawn(load)
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in outputs]
     start = time.perf_counter()
     done = llm.generate(prompts, params)
     seconds = time.perf_counter() - start

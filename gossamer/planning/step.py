@@ -1,0 +1,186 @@
+"""How long a step of the engine takes: weights, K and V, prompts, what lies between, links."""
+
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+
+from gossamer.kv import Dense, KVConfig, KVShape, Side
+from gossamer.kv.layouts import PLAIN
+from gossamer.kv.rule import CacheRule
+from gossamer.models import ModelConfig, Shard
+from gossamer.models.layout import layer_shapes
+from gossamer.ops.kv_block import BLOCK_TOKENS
+from gossamer.planning.gpu import GPU, Curve
+
+GIGA = 1e9
+ALL_REDUCES = 2  # of a layer: after attention, after the MLP
+# Of an all-reduce besides its bytes, as NCCL takes it over NVLink; no run of ours measured it.
+LINK_SECONDS = 15e-6
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step computes; numbers may be means, so they need not be whole.
+
+    decoding: sequences that get a token; context: tokens that these see, all together. prompt:
+    tokens of prompts; pairs: of a query among these and a key it sees. ending: prompts that are
+    complete with it, whose first token is sampled.
+    """
+
+    decoding: float
+    context: float
+    prompt: float = 0.0
+    pairs: float = 0.0
+    ending: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds by what takes them. host: the GPU works meanwhile, unless there are several ranks."""
+
+    weights: float
+    kv: float
+    prompts: float
+    between: float
+    links: float
+    host: float
+    overlaps: bool
+
+    @property
+    def gpu(self) -> float:
+        return self.weights + self.kv + self.prompts + self.between + self.links
+
+    @property
+    def total(self) -> float:
+        return max(self.gpu, self.host) if self.overlaps else self.gpu + self.host
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "overlaps"}
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Steps of a model with a cache on `ranks` GPUs. kv: with all bits known.
+
+    dtype: of weights and of a dense cache, 16 bits. Raises ValueError for a model that cannot be
+    cut into so many parts, and for a cache whose kernel nobody measured.
+    """
+
+    gpu: GPU
+    model: ModelConfig
+    kv: KVConfig
+    dtype: torch.dtype
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"dtype is {self.dtype}; must be float16 or bfloat16")
+        Shard(0, self.ranks).check(self.model)
+        _ = self._decode  # ValueError for what nobody measured
+
+    def seconds(self, work: Work) -> float:
+        return self.time(work).total
+
+    def time(self, work: Work) -> StepTime:
+        layers, engine = self.model.layers, self.gpu.engine
+        rows = work.decoding + work.prompt
+        weights = layers * self._gemm(self.layer_weights / self.ranks, rows)
+        weights += self._gemm(self.head_weights, work.decoding + work.ending)
+        flops = 4 * self.shape.query_heads * self.shape.head_dim * work.pairs
+        return StepTime(
+            weights=weights,
+            kv=layers * self._attention(work),
+            prompts=layers * flops / engine.prompt_flops,
+            between=layers * engine.layer_seconds,
+            links=layers * self._all_reduces(rows),
+            host=engine.token_seconds * work.decoding,
+            overlaps=self.ranks == 1,
+        )
+
+    # ---- what there is -------------------------------------------------------------------
+
+    @cached_property
+    def shape(self) -> KVShape:
+        """Of the attention of one rank."""
+        m = self.model
+        return KVShape(
+            m.layers, m.query_heads // self.ranks, m.kv_heads // self.ranks, m.head_dim
+        )
+
+    @cached_property
+    def rule(self) -> CacheRule:
+        return CacheRule.of(self.kv, self.dtype)
+
+    @cached_property
+    def measured(self) -> bool:
+        """Whether decode attention over this very layout was."""
+        return self._decode[1]
+
+    @cached_property
+    def layer_weights(self) -> int:
+        """Of all ranks."""
+        return sum(math.prod(shape) for shape in layer_shapes(self.model).values())
+
+    @property
+    def head_weights(self) -> int:
+        """Whole on every rank."""
+        return self.model.vocab_size * self.model.hidden_size
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """In the memory of one rank."""
+        copies = 1 if self.model.tied else 2  # embedding and head
+        layers = self.model.layers * self.layer_weights // self.ranks
+        return self.dtype.itemsize * (layers + copies * self.head_weights)
+
+    @property
+    def prompt_token_flops(self) -> float:
+        """Of a token's GEMMs, without head and attention."""
+        return 2.0 * self.model.layers * self.layer_weights
+
+    # ---- what it takes -------------------------------------------------------------------
+
+    def _gemm(self, weights: float, rows: float) -> float:
+        """As measured by itself; or at the rate of whole prompts, if that is slower: a GPU is at
+        its power limit then. Nothing is read for no rows."""
+        if rows <= 0:
+            return 0.0
+        measured = self.gpu.gemm.at(rows) / GIGA
+        most = self.gpu.gemm.sizes[-1]
+        sustained = 2 * rows / self.gpu.engine.prompt_flops if rows >= most else 0.0
+        return weights * max(measured, sustained)
+
+    def _attention(self, work: Work) -> float:
+        """Of decoding, one layer: stored rows by the kernel's curve, window and sink by bytes."""
+        if work.decoding <= 0:
+            return 0.0
+        rule, heads = self.rule, self.shape.kv_heads
+        if rule.plain:
+            return self._decode[0].at(work.context * self._token_bytes(self.kv))
+        # Of its own block a query sees half, on average.
+        near = (rule.window + rule.sink) * BLOCK_TOKENS + BLOCK_TOKENS / 2
+        near = min(work.context, near * work.decoding)
+        side = Side(Dense(PLAIN[self.dtype]))
+        dense = near * self._token_bytes(KVConfig(side, side)) / self.gpu.copy
+        items = work.decoding * heads * self.gpu.engine.item_seconds
+        stored = self._decode[0].at((work.context - near) * self._token_bytes(self.kv))
+        return stored + dense + items
+
+    @cached_property
+    def _decode(self) -> tuple[Curve, bool]:
+        return self.gpu.decode_curve(self.kv, self.model.head_dim)
+
+    def _token_bytes(self, kv: KVConfig) -> float:
+        """Of a token in a layer of one rank."""
+        return kv.bytes_per_token(self.shape) / self.model.layers
+
+    def _all_reduces(self, rows: float) -> float:
+        """A ring: every rank sends (n - 1) / n of the bytes twice."""
+        if self.ranks == 1:
+            return 0.0
+        size = rows * self.model.hidden_size * self.dtype.itemsize
+        sent = 2 * (self.ranks - 1) / self.ranks * size
+        return ALL_REDUCES * (LINK_SECONDS + sent / self.gpu.sheet.link)
