@@ -19,8 +19,8 @@ FLOORS = [
     {"diagnosis", "models"},
     {"engine"},
     {"integrations", "workloads"},
-    {"evaluation", "server"},
-    {"cluster"},
+    {"evaluation", "planning", "server"},
+    {"batch", "cluster"},
     {"cli"},
 ]
 

@@ -1,4 +1,4 @@
-"""Every committed time of the engine on a GPU, and what the planner's model of a step says of it."""
+"""Every committed time of the engine on a GPU, and what the planner says of it."""
 
 import json
 import random

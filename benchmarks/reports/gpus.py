@@ -129,9 +129,7 @@ def _engine(gpu: GPU) -> EngineFacts:
     newest = list(loads())[-1].revision
     runs = {
         name: next(
-            p
-            for p in loads()
-            if (p.model, p.kv, p.what, p.place) == run and p.revision == newest
+            p for p in loads() if (p.model, p.kv, p.what, p.place) == run and p.revision == newest
         )
         for name, run in FITTED.items()
     }

@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import codes, compare, decode, engine, masked, ops, quality
+from benchmarks.reports import codes, compare, decode, engine, masked, ops, planning, quality
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
-MARK = re.compile(r"<!-- (/?)([a-z][a-z-]*) -->")
+MARK = re.compile(r"<!-- (/?)([a-z][a-z0-9-]*) -->")
 
 
 def by_device(
@@ -69,7 +69,12 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
+        "planned": planning.errors,
+        "planned-before": planning.errors_before,
+        "planned-latency": planning.latencies,
     }
+    for name in planning.EXAMPLES:
+        found[f"plan-{name}"] = partial(planning.example, name)
     for name, of_codes in (
         ("decode-codes", codes.decode_codes),
         ("recommended", codes.recommended),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossamer.cli import options as o
+from gossamer.workloads.bounds import Bounds
 from gossamer.workloads.named import numbers_of
 
 if TYPE_CHECKING:
@@ -98,14 +99,13 @@ def _test(
     """Raises ValueError, or ImportError without the packages that clients and figures need."""
     try:
         from gossamer.server.load import figures
-        from gossamer.server.load.goodput import Bounds
         from gossamer.server.load.schedule import Load
         from gossamer.server.load.sweep import LoadTest
     except ImportError as error:
         raise ImportError(f"this needs {error.name}: pip install 'gossamer[serve]'") from None
     if plot is not None:
         figures.check_plot(plot)
-    bounds = None if goodput is None else Bounds.parse(goodput)
+    bounds = None if goodput is None else Bounds.parse(goodput, "--goodput")
     return LoadTest(load=Load(**load), bounds=bounds, **wanted)
 
 

@@ -15,6 +15,7 @@ from gossamer.cli.frontier import frontier
 from gossamer.cli.generate import generate
 from gossamer.cli.masks import masks
 from gossamer.cli.new_op import new_op
+from gossamer.cli.plan import plan
 from gossamer.cli.profile import profile
 from gossamer.cli.serve import serve
 from gossamer.cli.tune import tune
@@ -27,6 +28,7 @@ app.add_typer(bench)
 app.command("eval")(evaluate)
 app.command()(frontier)
 app.command()(calibrate)
+app.command()(plan)
 app.add_typer(masks)
 app.add_typer(tune)
 app.command()(new_op)

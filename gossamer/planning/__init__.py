@@ -1,0 +1,1 @@
+"""Capacity planning: how many GPUs a rate of requests needs, from measured kernels."""

@@ -67,9 +67,9 @@ class DecodeCurve:
 class EngineFacts:
     """What is fitted to runs of the engine, which `fitted` names, at one revision.
 
-    prompt_flops: FLOP/s of prompts, GEMMs and attention together. layer_seconds: of a layer, beside
-    GEMMs and attention. item_seconds: of a compressed cache in a layer, for each KV head of a
-    sequence. token_seconds: of the host, for each token that is decoded; the GPU computes meanwhile.
+    prompt_flops: FLOP/s of prompts, GEMMs and attention together. layer_seconds: of a layer beside
+    its GEMMs and attention. item_seconds: of a compressed cache in a layer, for each KV head of a
+    sequence. token_seconds: of the host for each token that is decoded, while the GPU computes.
     """
 
     revision: str
@@ -186,9 +186,9 @@ def gpu(name: str) -> GPU:
 
 
 def gpu_of_file(path: Path) -> GPU:
-    """One by its data sheet, in JSON: name, and the numbers of DataSheet. Raises ValueError, OSError.
+    """One by its data sheet, in JSON: name, and the numbers of DataSheet.
 
-    Scaled from the REFERENCE, so nothing of it is measured.
+    Scaled from the REFERENCE, so nothing of it is measured. Raises ValueError, OSError.
     """
     names = ["name", *(field.name for field in fields(DataSheet))]
     try:

@@ -14,8 +14,8 @@ CONTEXT = 1 << 30  # of CUDA and its libraries, in a process
 
 @dataclass(frozen=True)
 class Limits:
-    """Those of an engine, by its options' names and defaults. kv_memory: of all ranks; None for what
-    weights and steps leave. Raises ValueError."""
+    """Those of an engine, by its options' names and defaults. kv_memory: bytes of all ranks; None
+    for what weights and steps leave. Raises ValueError."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192

@@ -1,7 +1,7 @@
 """How long a step of the engine takes: weights, K and V, prompts, what lies between, links."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -38,7 +38,7 @@ class Work:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds by what takes them. host: the GPU works meanwhile, unless there are several ranks."""
+    """Seconds by what takes them: the GPU's, and the host's, which `overlaps` with those or not."""
 
     weights: float
     kv: float
@@ -58,7 +58,9 @@ class StepTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "overlaps"}
+        """What adds up to the total: of the host, what the GPU waits for."""
+        found = {name: getattr(self, name) for name in ("weights", "kv", "prompts", "between")}
+        return found | {"links": self.links, "host": self.total - self.gpu}
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,7 @@ class StepModel:
     def shape(self) -> KVShape:
         """Of the attention of one rank."""
         m = self.model
-        return KVShape(
-            m.layers, m.query_heads // self.ranks, m.kv_heads // self.ranks, m.head_dim
-        )
+        return KVShape(m.layers, m.query_heads // self.ranks, m.kv_heads // self.ranks, m.head_dim)
 
     @cached_property
     def rule(self) -> CacheRule:
@@ -157,25 +157,25 @@ class StepModel:
         """Of decoding, one layer: stored rows by the kernel's curve, window and sink by bytes."""
         if work.decoding <= 0:
             return 0.0
-        rule, heads = self.rule, self.shape.kv_heads
+        rule, (curve, _), (stored, dense) = self.rule, self._decode, self._token_bytes
         if rule.plain:
-            return self._decode[0].at(work.context * self._token_bytes(self.kv))
+            return curve.at(work.context * stored)
         # Of its own block a query sees half, on average.
         near = (rule.window + rule.sink) * BLOCK_TOKENS + BLOCK_TOKENS / 2
         near = min(work.context, near * work.decoding)
-        side = Side(Dense(PLAIN[self.dtype]))
-        dense = near * self._token_bytes(KVConfig(side, side)) / self.gpu.copy
-        items = work.decoding * heads * self.gpu.engine.item_seconds
-        stored = self._decode[0].at((work.context - near) * self._token_bytes(self.kv))
-        return stored + dense + items
+        items = work.decoding * self.shape.kv_heads * self.gpu.engine.item_seconds
+        return curve.at((work.context - near) * stored) + near * dense / self.gpu.copy + items
 
     @cached_property
     def _decode(self) -> tuple[Curve, bool]:
         return self.gpu.decode_curve(self.kv, self.model.head_dim)
 
-    def _token_bytes(self, kv: KVConfig) -> float:
-        """Of a token in a layer of one rank."""
-        return kv.bytes_per_token(self.shape) / self.model.layers
+    @cached_property
+    def _token_bytes(self) -> tuple[float, float]:
+        """Of a token in a layer of one rank, as stored and dense."""
+        side = Side(Dense(PLAIN[self.dtype]))
+        stored, dense = (kv.bytes_per_token(self.shape) for kv in (self.kv, KVConfig(side, side)))
+        return stored / self.model.layers, dense / self.model.layers
 
     def _all_reduces(self, rows: float) -> float:
         """A ring: every rank sends (n - 1) / n of the bytes twice."""

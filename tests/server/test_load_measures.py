@@ -5,12 +5,13 @@ import json
 import pytest
 
 from gossamer.server.load.client import ClientResult, Exchange
-from gossamer.server.load.goodput import Bounds, goodput
+from gossamer.server.load.goodput import goodput, met
 from gossamer.server.load.measures import quantiles, record
 from gossamer.server.load.report import summary, table
 from gossamer.server.load.schedule import Load, ScheduledRequest
 from gossamer.server.load.sweep import warnings
 from gossamer.server.load.target import Target
+from gossamer.workloads.bounds import Bounds
 
 ENGINES = [{"kv": "dense", "device": "cpu"}, {"kv": "sparse:k=8,v=8", "device": "cpu"}]
 TARGET = Target("http://x", None, {"model": "tiny", "version": "1", "engines": ENGINES})
@@ -65,7 +66,7 @@ def test_a_record():
 
 
 @pytest.mark.parametrize(
-    ("text", "met"),
+    ("text", "expected"),
     [
         ("ttft:500", [FIRST, SHORT]),
         ("ttft:499", [SHORT]),
@@ -76,12 +77,12 @@ def test_a_record():
         ("e2e:0.5", []),
     ],
 )
-def test_goodput(text, met):
-    bounds = Bounds.parse(text)
-    assert [result for result in ALL if bounds.met(result)] == met
+def test_goodput(text, expected):
+    bounds = Bounds.parse(text, "--goodput")
+    assert [result for result in ALL if met(bounds, result)] == expected
     found = goodput(bounds, ALL, seconds=4.0)
-    assert found["requests_per_second"] == len(met) / 4
-    assert found["share"] == len(met) / 4  # who left on purpose is not counted, who failed is
+    assert found["requests_per_second"] == len(expected) / 4
+    assert found["share"] == len(expected) / 4  # who left on purpose is not counted, who failed is
 
 
 def test_goodput_of_clients_that_all_left():
@@ -92,13 +93,13 @@ def test_goodput_of_clients_that_all_left():
 @pytest.mark.parametrize("before", ["", "e2e:5,"])
 def test_bounds_that_are_no_numbers(text, before):
     with pytest.raises(ValueError, match="--goodput has"):
-        Bounds.parse(before + text)
+        Bounds.parse(before + text, "--goodput")
 
 
 @pytest.mark.parametrize("text", ["itl:5", "ttft:5,ttft:6", "TTFT:5"])
 def test_bounds_of_other_names(text):
     with pytest.raises(ValueError, match="each of ttft, tpot, e2e at most once"):
-        Bounds.parse(text)
+        Bounds.parse(text, "--goodput")
 
 
 def chunk(text, **more):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.server.load.client import ClientResult
-from gossamer.server.load.goodput import Bounds
 from gossamer.server.load.report import heading, summary
+from gossamer.workloads.bounds import Bounds
 
 BLUE, RED, GREY = "#0b6e99", "#c4462d", "#777777"
 STYLE = {

@@ -12,9 +12,10 @@ import numpy as np
 
 from gossamer.bench.record import revision, versions
 from gossamer.server.load.client import ClientResult
-from gossamer.server.load.goodput import Bounds, goodput
+from gossamer.server.load.goodput import goodput
 from gossamer.server.load.schedule import Load
 from gossamer.server.load.target import Target
+from gossamer.workloads.bounds import Bounds
 
 PERCENTILES = (50, 90, 95, 99)
 FILE = "serve.jsonl"

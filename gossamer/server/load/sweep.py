@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.server.load.client import ClientResult
-from gossamer.server.load.goodput import Bounds
 from gossamer.server.load.measures import record
 from gossamer.server.load.processes import clients
 from gossamer.server.load.schedule import Load
 from gossamer.server.load.target import Target
+from gossamer.workloads.bounds import Bounds
 
 BUSY = 0.7  # above, requests wait for clients
 LEAST = 1.0  # second; of a shorter run, most is preparation
