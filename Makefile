@@ -59,6 +59,7 @@ quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small mo
 report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
 	$(PIP) install "matplotlib>=3.9"
 	$(BIN)/python -m benchmarks.reports.decode_figure
+	$(BIN)/python -m benchmarks.reports.gpus --write
 	$(BIN)/python -m benchmarks.reports.pages --write
 	$(BIN)/python -m gossamer.kit.pages --write
 

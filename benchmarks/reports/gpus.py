@@ -20,6 +20,7 @@ from benchmarks.suites.decode_codes import points as code_cases
 from benchmarks.suites.gemm_cases import LLAMA_8B
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
+from gossamer.ops.checks import dtype_name
 from gossamer.ops.kv_block import BLOCK_TOKENS
 from gossamer.planning.gpu import (
     GPU,
@@ -77,37 +78,43 @@ def _gemm(records: Iterable[Record]) -> Curve:
 
 
 def _decode(folder: Path) -> Iterator[DecodeCurve]:
-    """One for each layout and head dimension; times of one size are averaged.
+    """One for each layout and head dimension.
 
-    Where a head dimension has a single point, its curve is that of SHAPED_LIKE through the point.
+    Where a head dimension has a single point, its curve is one of SHAPED_LIKE through that point.
     """
-    seen: dict[tuple[str, int, float], dict[float, list[float]]] = {}
+    times = _decode_times(folder)
+    shapes = {
+        row: _curve(found.items())
+        for (_, dim, row), found in times.items()
+        if dim == SHAPED_LIKE and len(found) > 1
+    }
+    for (layout, dim, row), found in times.items():
+        curve = _curve(found.items()) if len(found) > 1 else None
+        if curve is None:
+            ((size, (seconds, *_)),) = found.items()
+            like = shapes[min(shapes, key=lambda other: abs(other / SHAPED_LIKE - row / dim))]
+            like = like.times(seconds / like.at(size))
+            curve = _curve((x, [y]) for x, y in like.points)
+        yield DecodeCurve(layout, dim, row, curve)
+
+
+def _decode_times(folder: Path) -> dict[tuple[str, int, float], dict[float, list[float]]]:
+    """Seconds by the bytes of a call; of each layout, head dimension and bytes of its rows."""
     times = {
         (tuple(r.shape), r.dtype, r.variant): r.median_ms / 1e3
         for name in ("decode_attention", "decode_codes")
         for r in read_records(folder / f"{name}.jsonl")
         if r.backend == "cuda"
     }
-    for case in filter(_plain, (*cuda_cases(), *code_cases())):
-        seconds = times.get((case.shape, str(case.dtype).removeprefix("torch."), case.variant))
-        row = sum(fmt.nbytes for fmt in case.formats) / BLOCK_TOKENS
+    found: dict[tuple[str, int, float], dict[float, list[float]]] = {}
+    for case in filter(_plain, dict.fromkeys((*cuda_cases(), *code_cases()))):
+        seconds = times.get((case.shape, dtype_name(case.dtype), case.variant))
         if seconds is not None:
+            row = sum(fmt.nbytes for fmt in case.formats) / BLOCK_TOKENS
             size = row * case.batch * case.kv_heads * case.context
             key = (layout_name(*case.formats), case.head_dim, row)
-            seen.setdefault(key, {}).setdefault(size, []).append(seconds)
-    shapes = {
-        row: _curve(found.items())
-        for (_, dim, row), found in seen.items()
-        if dim == SHAPED_LIKE and len(found) > 1
-    }
-    for (layout, dim, row), found in seen.items():
-        if len(found) > 1:
-            yield DecodeCurve(layout, dim, row, _curve(found.items()))
-            continue
-        ((size, (seconds, *_)),) = found.items()
-        like = shapes[min(shapes, key=lambda other: abs(other / SHAPED_LIKE - row / dim))]
-        like = like.times(seconds / like.at(size))
-        yield DecodeCurve(layout, dim, row, _curve((x, [y]) for x, y in like.points))
+            found.setdefault(key, {}).setdefault(size, []).append(seconds)
+    return found
 
 
 def _plain(case: DecodeCase) -> bool:

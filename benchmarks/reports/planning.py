@@ -5,7 +5,6 @@
 prints the errors; `make report` writes all tables of the page.
 """
 
-import random
 from collections.abc import Iterable
 from statistics import mean
 
@@ -16,8 +15,8 @@ from benchmarks.reports.engine_points import STEP, Point, model_of, points
 from benchmarks.reports.gpus import fitted
 from benchmarks.reports.markdown import table
 from gossamer.planning.fleet import Demand, Fleet, fleets, replicas_needed
-from gossamer.planning.gpu import GPU, gpu
-from gossamer.planning.simulation import Arrival, simulate
+from gossamer.planning.gpu import GPU, load_gpu
+from gossamer.planning.simulation import poisson_arrivals, simulate
 from gossamer.planning.traffic import Traffic
 
 GPU_NAME = "h200"
@@ -51,13 +50,13 @@ def current(point: Point, on: GPU) -> bool:
 
 def errors() -> str:
     """Of the engine that the constants describe."""
-    on = gpu(GPU_NAME)
+    on = load_gpu(GPU_NAME)
     return _errors([p for p in points() if current(p, on)], on)
 
 
 def errors_before() -> str:
     """Of older engines: how much faster or slower they were, beside the planner's own error."""
-    on = gpu(GPU_NAME)
+    on = load_gpu(GPU_NAME)
     return _errors([p for p in points() if not current(p, on)], on)
 
 
@@ -101,10 +100,8 @@ def latencies() -> str:
 
 def _played(demand: Demand, kv: str, rate: float) -> tuple[float, float]:
     """Mean seconds per output token and to the first one, without those of start and end."""
-    rng, second, arrivals = random.Random(0), 0.0, list[Arrival]()
-    for _ in range(REQUESTS):
-        second += rng.expovariate(rate)
-        arrivals.append(Arrival(demand.traffic.prompt, demand.traffic.output, second))
+    traffic = demand.traffic
+    arrivals = poisson_arrivals(traffic.prompt, traffic.output, rate, REQUESTS)
     replica = demand.replica(demand.config_of(kv), 1)
     played = simulate(replica.model, arrivals, demand.limits)
     served = sorted(played.served, key=lambda s: s.arrival.second)
@@ -138,7 +135,7 @@ def example(name: str) -> str:
 
 def _demand(model: str, traffic: Traffic) -> Demand:
     return Demand(
-        gpu=gpu(GPU_NAME),
+        gpu=load_gpu(GPU_NAME),
         model=model_of(model),
         dtype=torch.bfloat16,
         traffic=traffic,

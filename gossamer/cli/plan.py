@@ -116,9 +116,9 @@ def _print(demand: "Demand", specs: list[str], *, as_json: bool, as_markdown: bo
 
 def _gpu(name: str, file: Path | None) -> "GPU":
     """Raises ValueError, OSError."""
-    from gossamer.planning.gpu import gpu, gpu_of_file
+    from gossamer.planning.gpu import load_gpu, load_gpu_file
 
-    return gpu(name) if file is None else gpu_of_file(file)
+    return load_gpu(name) if file is None else load_gpu_file(file)
 
 
 def _tokens(name: str, text: str) -> int:

@@ -176,7 +176,7 @@ def known_gpus() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.json"))
 
 
-def gpu(name: str) -> GPU:
+def load_gpu(name: str) -> GPU:
     """One that was measured. Raises ValueError."""
     if name not in known_gpus():
         raise ValueError(
@@ -185,7 +185,7 @@ def gpu(name: str) -> GPU:
     return GPU.from_json((SHIPPED / f"{name}.json").read_text())
 
 
-def gpu_of_file(path: Path) -> GPU:
+def load_gpu_file(path: Path) -> GPU:
     """One by its data sheet, in JSON: name, and the numbers of DataSheet.
 
     Scaled from the REFERENCE, so nothing of it is measured. Raises ValueError, OSError.
@@ -199,7 +199,7 @@ def gpu_of_file(path: Path) -> GPU:
         raise ValueError(f"{path}: must be an object with {', '.join(names)}")
     name = found.pop("name")
     try:
-        return gpu(REFERENCE).scaled(str(name), DataSheet(**found))
+        return load_gpu(REFERENCE).scaled(str(name), DataSheet(**found))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -4,6 +4,7 @@ What a closed formula has to average, this plays: chunks of prompts, batches tha
 pages that run out. It takes about 0.3 ms a step, without a GPU and without a model.
 """
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,17 @@ class Arrival:
     prompt: int
     output: int
     second: float = 0.0
+
+
+def poisson_arrivals(
+    prompt: int, output: int, rate: float, count: int, seed: int = 0
+) -> list[Arrival]:
+    """So many equal requests at random times, `rate` of them per second on average."""
+    rng, second, arrivals = random.Random(seed), 0.0, list[Arrival]()
+    for _ in range(count):
+        second += rng.expovariate(rate)
+        arrivals.append(Arrival(prompt, output, second))
+    return arrivals
 
 
 @dataclass(frozen=True)

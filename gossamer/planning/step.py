@@ -148,10 +148,8 @@ class StepModel:
         its power limit then. Nothing is read for no rows."""
         if rows <= 0:
             return 0.0
-        measured = self.gpu.gemm.at(rows) / GIGA
-        most = self.gpu.gemm.sizes[-1]
-        sustained = 2 * rows / self.gpu.engine.prompt_flops if rows >= most else 0.0
-        return weights * max(measured, sustained)
+        sustained = 2 * rows / self.gpu.engine.prompt_flops
+        return weights * max(self.gpu.gemm.at(rows) / GIGA, sustained)
 
     def _attention(self, work: Work) -> float:
         """Of decoding, one layer: stored rows by the kernel's curve, window and sink by bytes."""

@@ -89,6 +89,7 @@ def facts(demand: Demand, rows: Sequence[Row]) -> dict[str, Any]:
             "name": gpu.name,
             "scaled_from": gpu.scaled_from,
             "engine_revision": gpu.engine.revision,
+            "fitted_to": gpu.engine.fitted,
         },
         "traffic": asdict(demand.traffic),
         "requests_per_second": demand.rate,

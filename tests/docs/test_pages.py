@@ -5,7 +5,13 @@ import torch
 
 from tests.docs.snippets import page, snippets
 
-PAGES = ("docs/kv-cache.md", "docs/masked-attention.md", "docs/masks.md", "docs/operators.md")
+PAGES = (
+    "docs/kv-cache.md",
+    "docs/masked-attention.md",
+    "docs/masks.md",
+    "docs/operators.md",
+    "docs/planning.md",
+)
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -1,0 +1,29 @@
+"""The planner against every committed run of the engine that its constants describe."""
+
+import pytest
+
+from benchmarks.reports.engine_points import LOAD, PROMPTS, STEP, points
+from benchmarks.reports.gpus import FITTED, fitted
+from benchmarks.reports.planning import current
+from gossamer.planning.gpu import load_gpu
+
+GPU = load_gpu("h200")
+CURRENT = [p for p in points() if current(p, GPU)]
+HELD_OUT = [p for p in CURRENT if not fitted(p)]
+
+
+def named(point):
+    return f"{point.what}, {point.place}, {point.model}, {point.kv}"
+
+
+def test_most_runs_are_held_out():
+    """Of other contexts and batches than those that constants are fitted to."""
+    assert len(CURRENT) == len(HELD_OUT) + len(FITTED)
+    assert len(HELD_OUT) >= 5
+    assert {p.what for p in HELD_OUT} == {STEP, PROMPTS, LOAD}
+    assert {"32 x 8,000", "mixed"} <= {p.place for p in HELD_OUT}
+
+
+@pytest.mark.parametrize("point", CURRENT, ids=named)
+def test_within_a_fifth(point):
+    assert point.predicted(GPU) == pytest.approx(point.seconds, rel=0.2)
