@@ -34,13 +34,12 @@ EXAMPLES = {
 RATES = (50, 1_000, 10_000)
 PLAYED = (
     (Traffic(1_000, 256), "dense"),
-    (Traffic(1_000, 256), "coded:23.5%"),
     (Traffic(4_000, 1_000), "dense:int8"),
     (Traffic(8_000, 128), "dense"),
     (Traffic(30_000, 256), "dense"),
     (Traffic(30_000, 256), "coded:23.5%"),
 )
-REQUESTS, SHARE = 400, 0.8
+REQUESTS, SHARE = 800, 0.8
 
 
 def current(point: Point, on: GPU) -> bool:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 
-from gossamer.kv import Calibration, KVConfig
+from gossamer.kv import Calibration, KVConfig, KVShape
 from gossamer.kv.auto import Preset
 from gossamer.kv.speed import cuda_limits
 from gossamer.models import ModelConfig
@@ -64,7 +65,7 @@ class Demand:
         shape = self.model.kv_shape
         kv = KVConfig.of(spec, self.dtype)
         if not kv.resolved:
-            kv = kv.resolve(Calibration.blank(replace(shape, layers=1), ""))
+            kv = kv.resolve(_blank(shape.head_dim))
         reason = cuda_limits(kv, shape, self.dtype)
         if reason is not None:
             raise ValueError(f"kv is {spec!r}, which has no tuned kernel: {reason}")
@@ -73,6 +74,12 @@ class Demand:
     def replica(self, kv: KVConfig, ranks: int) -> Replica:
         model = StepModel(self.gpu, self.model, kv, self.dtype, ranks)
         return Replica(model, self.traffic, self.limits, self.bounds)
+
+
+@cache
+def _blank(head_dim: int) -> Calibration:
+    """Of channels that are all alike, which bits are picked by: one head says what all would."""
+    return Calibration.blank(KVShape(1, 1, 1, head_dim), "")
 
 
 @dataclass(frozen=True)

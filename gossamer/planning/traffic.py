@@ -14,7 +14,7 @@ from gossamer.planning.memory import Limits, sequence_bytes, sequences_that_fit
 from gossamer.planning.step import StepModel, StepTime, Work
 from gossamer.workloads.bounds import Bounds
 
-HALVINGS = 24  # of an interval
+HALVINGS = 20  # of an interval
 SHARING = 2  # rounds until it is known how many
 MOST_BUSY = 0.95  # with prompts; beyond it, they queue without end
 
@@ -107,8 +107,10 @@ class Replica:
     def state(self, rate: float) -> State:
         """At a rate; where more would decode than have room, `batch` says one more than that."""
         most = min(self.fits, self.limits.max_num_seqs) + 1.0
-        batch = _last(lambda b: rate * self._times(rate, b).decoding >= b, most)
-        found = self._times(rate, batch)
+        found, batch = self._times(rate, most), most
+        if rate * found.decoding < most:
+            batch = _last(lambda b: rate * self._times(rate, b).decoding >= b, most)
+            found = self._times(rate, batch)
         return State(
             rate=rate,
             batch=batch,
