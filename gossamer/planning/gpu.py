@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gossamer.kv import KVConfig
-from gossamer.ops.kv_block import BlockFormat
+from gossamer.ops.kv_block import BLOCK_TOKENS, BlockFormat
 
 SHIPPED = Path(__file__).with_name("gpus")
 REFERENCE = "h200"  # others are scaled from it
@@ -213,7 +213,7 @@ def layout_of(kv: KVConfig, head_dim: int) -> str:
 
 
 def layout_name(k: BlockFormat, v: BlockFormat) -> str:
-    """`k=dense:int8@row,v=dense:int8@row`, `k=sparse:40:16 bits,v=...`"""
+    """Both sides, with both types of 16 bits called `16 bits`: no spec, but a key of curves."""
     return f"k={_side(k)},v={_side(v)}"
 
 
@@ -232,7 +232,7 @@ def _side(fmt: BlockFormat) -> str:
 
 
 def _row_bytes(kv: KVConfig, head_dim: int) -> float:
-    return (kv.k.format(head_dim).nbytes + kv.v.format(head_dim).nbytes) / 32
+    return (kv.k.format(head_dim).nbytes + kv.v.format(head_dim).nbytes) / BLOCK_TOKENS
 
 
 def _curve(found: dict[str, Any]) -> Curve:
