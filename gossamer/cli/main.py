@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from gossamer._version import __version__
+from gossamer.cli.batch import batch
 from gossamer.cli.bench import bench
 from gossamer.cli.calibrate import calibrate
 from gossamer.cli.chat import chat
@@ -24,6 +25,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command()(generate)
 app.command()(chat)
 app.command()(serve)
+app.command()(batch)
 app.add_typer(bench)
 app.command("eval")(evaluate)
 app.command()(frontier)

@@ -88,6 +88,17 @@ MaxModelLen = Annotated[
     int | None,
     typer.Option("--max-model-len", help="Maximum length of a sequence, prompt and output"),
 ]
+MaxNumSeqs = Annotated[int, typer.Option(help="Maximum number of running sequences")]
+MaxBody = Annotated[
+    str, typer.Option("--max-body", metavar="BYTES", help="Maximum size of a request body")
+]
+ServedName = Annotated[
+    str | None,
+    typer.Option("--served-model-name", help="Model name in requests; default: the model's own"),
+]
+NoPrefixCaching = Annotated[
+    bool, typer.Option("--no-prefix-caching", help="Disable prefix caching")
+]
 KVMemory = Annotated[
     str | None,
     typer.Option("--kv-memory", metavar="BYTES", help="Memory for the KV cache, e.g. 2GiB or 40GB"),

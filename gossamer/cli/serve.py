@@ -34,10 +34,7 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one")
     ] = 8000,
-    name: Annotated[
-        str | None,
-        typer.Option("--served-model-name", help="Model name in the API; default: the model's own"),
-    ] = None,
+    name: o.ServedName = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -61,13 +58,11 @@ def serve(
         ),
     ] = None,
     max_queue: Annotated[int, typer.Option(help="Maximum number of waiting sequences")] = 256,
-    max_num_seqs: Annotated[int, typer.Option(help="Maximum number of running sequences")] = 256,
+    max_num_seqs: o.MaxNumSeqs = 256,
     max_output_tokens: Annotated[
         int | None, typer.Option(help="Maximum number of tokens per output")
     ] = None,
-    max_body: Annotated[
-        str, typer.Option(metavar="BYTES", help="Maximum size of a request body")
-    ] = "1MiB",
+    max_body: o.MaxBody = "1MiB",
     timeout: Annotated[float, typer.Option(help="Request timeout in seconds")] = 600.0,
     drain: Annotated[
         float, typer.Option(help="Seconds for running requests to finish at shutdown")
@@ -87,9 +82,7 @@ def serve(
     launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
-    no_prefix_caching: Annotated[
-        bool, typer.Option("--no-prefix-caching", help="Disable prefix caching")
-    ] = False,
+    no_prefix_caching: o.NoPrefixCaching = False,
     ray: Annotated[
         bool, typer.Option("--ray", help="Serve replicas of the engine with Ray Serve")
     ] = False,
