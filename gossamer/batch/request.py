@@ -43,6 +43,8 @@ def parse(content: bytes) -> tuple[str | None, Request | APIError]:
     custom_id = None
     try:
         found = _json(content)
+        if not isinstance(found, dict):
+            raise APIError(400, f"the line is {type(found).__name__}; must be an object")
         custom_id = _custom_id(found)
         line = BatchLine.model_validate(found)
         if line.body.get("stream") is True:

@@ -136,7 +136,7 @@ class Results:
                 "go on with those, or name another output file"
             )
         if number >= len(self.done) or self.done[number]:
-            raise ValueError(f"{self.path}:{place} is a second result of line {number}; remove it")
+            raise ValueError(f"{self.path}:{place} is one result too many of line {number}; remove it")
         self._count(number, ok=ok)
 
     def _cut(self, half: bytes, whole: int) -> None:

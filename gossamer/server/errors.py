@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 
 from gossamer.server.events import Failure
 
@@ -54,7 +55,7 @@ def failed(failure: Failure) -> APIError:
     )
 
 
-def invalid(error: RequestValidationError) -> APIError:
+def invalid(error: RequestValidationError | ValidationError) -> APIError:
     """Of a body that is not what the schema says: the first mistake, the value, what is valid."""
     first = _most_specific(error.errors())
     kind, message, param = first["type"], first["msg"], _path(first)
