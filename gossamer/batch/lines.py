@@ -83,7 +83,9 @@ def survey(path: Path, limit: int) -> Survey:
             count += not _blank(content)
             custom_id = None if content is None else custom_id_of(content)
             if custom_id is not None:
-                ids += hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                ids += hashlib.blake2b(
+                    custom_id.encode("utf-8", "surrogatepass"), digest_size=16
+                ).digest()
                 owners.append(number)
     repeats = bytearray(number + 1)
     for index in _repeated(ids):

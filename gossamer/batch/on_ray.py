@@ -8,6 +8,7 @@ time, and starts actors that die again.
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,7 +34,7 @@ from gossamer.workloads.loading import loaded
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 READER_CPUS = 0.5
 CALLS = 4  # of an engine at a time: when one of them ends, it has the lines of the others
-BLOCK = 128 << 10  # bytes of lines or results that travel together
+BLOCKS = (4 << 10, 128 << 10)  # bytes of lines or results that travel together
 # A row is a result, or the reason why there are no more.
 RESULTS = pa.schema(
     {"number": pa.int64(), "line": pa.string(), "ok": pa.bool_(), "error": pa.string()}
@@ -90,8 +91,12 @@ def _connected(replicas: int, gpus: int) -> Iterator[None]:
 
 def _tables(setup: Setup, survey: Survey, results: Results, replicas: int) -> Iterator[Any]:
     """Rows of RESULTS as they come, in any order."""
+    left = survey.count - results.count
+    rows = min(max(1, setup.in_flight // CALLS), -(-left // (replicas * CALLS)))
+    mean = survey.path.stat().st_size // survey.count
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars, context.target_max_block_size = False, BLOCK
+    context.enable_progress_bars = False
+    context.target_max_block_size = max(BLOCKS[0], min(rows * mean, BLOCKS[1]))
     parts = [_part(chunk, survey, results.done) for chunk in survey.chunks]
     lines = ray.data.from_items(parts, override_num_blocks=len(parts)).flat_map(
         partial(_read, path=survey.path.absolute(), limit=survey.limit),
@@ -104,7 +109,7 @@ def _tables(setup: Setup, survey: Survey, results: Results, replicas: int) -> It
     found = lines.map_batches(
         _Replica,
         fn_constructor_args=(setup, results.job),
-        batch_size=max(1, setup.in_flight // CALLS),
+        batch_size=rows,
         batch_format="pyarrow",
         compute=pool,
         num_cpus=1,
@@ -149,8 +154,9 @@ class _Replica:
         self._stack.callback(lambda: self._wait_for(context.__aexit__(None, None, None)))
 
     def __del__(self) -> None:
-        """Called by Ray when the actor ends in order."""
-        self._stack.close()
+        """Ray calls it when an actor ends, or Python at its end, when no thread would answer."""
+        if not sys.is_finalizing():
+            self._stack.close()
 
     def __call__(self, table: Any) -> Any:
         found: list[Result] = []

@@ -127,16 +127,16 @@ class Results:
             )
         input_, setup, number = match[1], match[2], int(match[3])
         if input_ != self.job.input[:DIGITS]:
-            raise ValueError(
-                f"{self.path} has results of another input; name another output file"
-            )
+            raise ValueError(f"{self.path} has results of another input; name another output file")
         if setup != self.job.setup[:DIGITS]:
             raise ValueError(
                 f"{self.path} has results of another model, cache, dtype, context or calibration; "
                 "go on with those, or name another output file"
             )
         if number >= len(self.done) or self.done[number]:
-            raise ValueError(f"{self.path}:{place} is one result too many of line {number}; remove it")
+            raise ValueError(
+                f"{self.path}:{place} is one result too many of line {number}; remove it"
+            )
         self._count(number, ok=ok)
 
     def _cut(self, half: bytes, whole: int) -> None:

@@ -1,12 +1,16 @@
 """`gossamer batch`: a file of requests in, a file of results out."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 import typer
 
 from gossamer.cli import options as o
 from gossamer.cli.serve import served_name
+
+if TYPE_CHECKING:
+    from gossamer.batch.run import Compute
 
 
 def batch(
@@ -48,9 +52,9 @@ def batch(
     with o.one_line_errors():
         if replicas is not None and not ray:
             raise ValueError("--replicas is for --ray")
-        o.at_least("replicas", 1 if replicas is None else replicas, 1)
-        in_flight = 2 * max_num_seqs if max_in_flight is None else max_in_flight
-        o.at_least("max-in-flight", in_flight, 1)
+        for option, value in (("replicas", replicas), ("max-in-flight", max_in_flight)):
+            if value is not None:
+                o.at_least(option, value, 1)
         _batch(
             source,
             target,
@@ -59,7 +63,7 @@ def batch(
                 "model": model,
                 "kv": kv,
                 "name": name or served_name(model),
-                "in_flight": in_flight,
+                "in_flight": max_in_flight or 2 * max_num_seqs,
             },
             max_body=max_body,
             engine=o.given(
@@ -94,18 +98,24 @@ def _batch(
         raise ImportError(f"this needs {error.name}: pip install 'gossamer[serve]'") from None
     from gossamer.engine import EngineConfig
     from gossamer.engine.config import parse_bytes
+    from gossamer.kv import KVConfig
+    from gossamer.kv.auto import Preset
 
-    EngineConfig(model=setup["model"], kv=setup["kv"], **engine)
+    EngineConfig(model=setup["model"], **engine)
+    Preset.parse(setup["kv"]) or KVConfig.of(setup["kv"], torch.float32)
     checked = Setup(**setup, max_body=parse_bytes("--max-body", max_body), options=engine)
     checked.settings()
-    if replicas is None:
-        compute = local.compute
-    else:
-        from gossamer.batch.on_ray import computing
-
-        compute = computing(replicas)
+    compute = local.compute if replicas is None else _computing_on_ray(replicas)
     try:
         summary = run(checked, source, target, compute)
     except EngineFailedError as error:
         raise o.failed(error, code=1) from None
     typer.echo(f"{summary}; written to {target}")
+
+
+def _computing_on_ray(replicas: int) -> "Compute":
+    try:
+        from gossamer.batch.on_ray import computing
+    except ImportError as error:
+        raise ImportError(f"--ray needs {error.name}: pip install 'gossamer[ray]'") from None
+    return computing(replicas)

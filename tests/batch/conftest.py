@@ -1,15 +1,15 @@
-"""A tiny model with words, and jobs for it."""
+"""A tiny model whose tokens are words, made once."""
 
 import importlib.util
 
 import pytest
 import torch
 
+from tests.cli.models import tiny_with_words
+
 PACKAGES = ("fastapi", "prometheus_client", "httpx", "transformers")
 if any(importlib.util.find_spec(name) is None for name in PACKAGES):
     collect_ignore_glob = ["test_*.py"]  # pip install 'gossamer[serve,models]'
-
-from tests.cli.models import tiny_with_words
 
 
 @pytest.fixture(scope="session")

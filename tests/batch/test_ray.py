@@ -1,0 +1,49 @@
+"""The same job over Ray Data, on this machine."""
+
+import json
+
+import pytest
+
+from gossamer.batch import Summary, local, run
+from gossamer.batch.job import Job
+from tests.batch.jobs import completion, read, setup, write
+
+pyarrow = pytest.importorskip("pyarrow", reason="pip install 'gossamer[ray]'")
+on_ray = pytest.importorskip("gossamer.batch.on_ray", reason="pip install 'gossamer[ray]'")
+
+WRONG = ["no json", completion(3), completion(999, model="other")]
+
+
+def same(result):
+    """What two runs have in common."""
+    response = result["response"]
+    if response is not None:
+        body = response["body"]
+        choices = body.get("choices", body.get("error"))
+        result = result | {"response": [response["status_code"], choices]}
+    return json.dumps(result)
+
+
+def test_results_are_those_of_one_process(words, tmp_path, monkeypatch):
+    """Two engines, several calls and blocks of each; then again from half of the results."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    lines = [*(completion(i) for i in range(150)), *WRONG]
+    source, target = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    whole = tmp_path / "whole.jsonl"
+    assert run(setup(words), source, whole, local.compute) == Summary(153, 150)
+    content = whole.read_bytes()
+    target.write_bytes(content[: len(content) // 3])
+    assert run(setup(words), source, target, on_ray.computing(2)) == Summary(153, 150)
+    first, second = read(whole), read(target)
+    assert sorted(second) == list(range(1, 154))
+    assert {n: same(result) for n, result in second.items()} == {
+        n: same(result) for n, result in first.items()
+    }
+
+
+def test_an_engine_that_cannot_be_loaded_says_so_in_a_row(words):
+    options = setup(words).options | {"kv_memory": "1KB"}
+    replica = on_ray._Replica(setup(words, options=options), Job("1" * 64, "2" * 64))
+    rows = replica(pyarrow.table({"number": [1]})).to_pylist()
+    assert [row["number"] for row in rows] == [None]
+    assert "kv_memory is 1000 bytes" in rows[0]["error"]
