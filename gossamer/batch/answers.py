@@ -25,8 +25,8 @@ class EngineFailedError(Exception):
 class Answers:
     """Runs lines through the server's application. See `answering`."""
 
-    def __init__(self, client: httpx.AsyncClient, model: str) -> None:
-        self._client, self._model = client, model
+    def __init__(self, client: httpx.AsyncClient, settings: Settings) -> None:
+        self._client, self._settings = client, settings
 
     async def to(self, lines: Iterator[Line], in_flight: int, take: Take) -> None:
         """Every line has one result. EngineFailedError if the engine fails for good.
@@ -50,6 +50,7 @@ class Answers:
                     reason = result
                 else:
                     take(result)
+                await asyncio.sleep(0)  # a line that is no request waits for nothing
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -79,7 +80,9 @@ class Answers:
 
     async def _answer(self, line: Line) -> Result:
         if line.content is None:
-            error = APIError(413, "the line is too long; see --max-body", code="too_large")
+            most = self._settings.limits.body
+            message = f"the line is too long; its body must be at most {most} bytes"
+            error = APIError(413, message, code="too_large")
             return Result(line.number, None, error=error)
         custom_id, request = parse(line.content)
         if line.repeats:
@@ -96,7 +99,7 @@ class Answers:
 
     async def _check_engine(self, result: Result) -> None:
         """Raises EngineFailedError unless it can still do the least there is to do."""
-        body = {"model": self._model, "prompt": [0], "max_tokens": 1}
+        body = {"model": self._settings.model, "prompt": [0], "max_tokens": 1}
         response = await self._client.post("/v1/completions", json=body)
         if response.status_code != OK:
             raise EngineFailedError(result.body["error"]["message"])
@@ -110,4 +113,4 @@ async def answering(engines: dict[str, LLM], settings: Settings) -> AsyncIterato
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url=BASE)
     async with app.router.lifespan_context(app), client:
-        yield Answers(client, settings.model)
+        yield Answers(client, settings)
