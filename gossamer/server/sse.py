@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -57,8 +56,7 @@ async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
     finally:
         for each in (task, disconnected):
             each.cancel()
-        with suppress(BaseException):
-            await asyncio.gather(task, disconnected, return_exceptions=True)
+        await asyncio.gather(task, disconnected, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:

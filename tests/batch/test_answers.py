@@ -1,6 +1,7 @@
 """Engines that fail, and how many lines are in memory."""
 
 import asyncio
+from itertools import repeat
 
 import pytest
 
@@ -96,3 +97,25 @@ def test_few_lines_are_in_memory(words, tmp_path):
 
     asyncio.run(all_of_them())
     assert (taken, given, most) == (60, 60, 7)
+
+
+@pytest.mark.parametrize("results", [1, 41])
+def test_a_job_that_is_cancelled_ends_at_once(words, tmp_path, results):
+    """As by Ctrl-C, whatever its workers are just doing: this input would never end."""
+    endless = repeat(lines_of(tmp_path, [completion(2)])[0])
+    found = []
+
+    def take(result):
+        found.append(result)
+        if len(found) == results:
+            job.cancel()
+
+    async def cancelled():
+        nonlocal job
+        async with answering({"dense": cpu_llm(words)}, setup("").settings()) as answers:
+            job = asyncio.create_task(answers.to(endless, 16, take))
+            await asyncio.wait({job}, timeout=20)
+            assert job.cancelled()
+
+    job = None
+    asyncio.run(cancelled())

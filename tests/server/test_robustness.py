@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from gossamer.engine import WorkerDiedError
 from gossamer.server import Limits
+from gossamer.server.sse import unless_disconnected
 from tests.server.live import MODEL, SPARSE, SlowSteps, serving, wait_until
 
 LONG = {"model": MODEL, "prompt": "The sea", "max_tokens": 400, "ignore_eos": True}
@@ -52,6 +54,29 @@ def test_who_leaves_before_the_first_token(live):
             httpx.post(live.url + "/v1/completions", json=LONG | {"stream": True}, timeout=0.3)
         wait_until(lambda: live.gateway.in_flight == 0)
     live.assert_empty()
+
+
+def test_a_task_that_is_cancelled_when_its_answer_is_there_ends():
+    """The same function cancels tasks of its own, and must not mistake this one for them."""
+
+    async def cancelled():
+        cleaning = asyncio.Event()
+
+        async def receive():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaning.set()
+                await asyncio.sleep(0)
+
+        request = Request({"type": "http"}, receive)
+        task = asyncio.create_task(unless_disconnected(request, asyncio.sleep(0.01)))
+        await cleaning.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        return task.cancelled()
+
+    assert asyncio.run(cancelled())
 
 
 def test_the_others_of_a_batch_go_on(live):
