@@ -31,6 +31,10 @@ class Setup:
     max_body: int
     in_flight: int
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no server takes."""
+        self.settings()
+
     @property
     def longest_line(self) -> int:
         return self.max_body + ENVELOPE

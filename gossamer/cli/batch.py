@@ -104,7 +104,6 @@ def _batch(
     EngineConfig(model=setup["model"], **engine)
     Preset.parse(setup["kv"]) or KVConfig.of(setup["kv"], torch.float32)
     checked = Setup(**setup, max_body=parse_bytes("--max-body", max_body), options=engine)
-    checked.settings()
     compute = local.compute if replicas is None else _computing_on_ray(replicas)
     try:
         summary = run(checked, source, target, compute)
