@@ -54,12 +54,14 @@ def choose(
 
     Of those with at most `slack` more than the least busy one, that with most of the prompt's
     blocks, if these are `share` of the prompt; else the least busy. Equals are told apart by the
-    prompt's beginning, so that several API processes come to the same choice.
+    prompt's beginning: it stays where it is, and several API processes come to the same choice.
     """
     lowest = min(loads.values())
     able = [replica for replica, load in loads.items() if load <= lowest + slack]
     most = max(matches.get(replica, 0) for replica in able)
     if most and most * BLOCK_TOKENS >= share * len(ids):
         able = [replica for replica in able if matches.get(replica, 0) == most]
+    else:
+        able = [replica for replica in able if loads[replica] == lowest]
     begin = hash(tuple(ids[:BLOCK_TOKENS]))
-    return min(able, key=lambda r: (loads[r], zlib.crc32(f"{begin} {r}".encode())))
+    return min(able, key=lambda replica: zlib.crc32(f"{begin} {replica}".encode()))

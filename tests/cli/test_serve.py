@@ -119,7 +119,8 @@ def test_killed_started_again_and_stopped(start, tmp_path):
     assert done == "data: [DONE]"
     assert '"finish_reason": "length"' in chunks[-1]
     assert second.wait() == 0
-    assert "stopping; 1 prompts are running" in second.log
+    # On a busy machine the last tokens may be on their way already.
+    assert re.search("stopping; [01] prompts are running", second.log)
     assert second.log.rstrip().endswith("stopped")
     assert "w1 w2" not in second.log
 

@@ -37,6 +37,12 @@ def test_the_replica_with_most_of_the_prompt_is_taken():
     assert choose(prompt, matches, {"a": 0, "c": 1}, **RULE) == "a"  # b is gone
 
 
+def test_a_prefix_that_several_have_stays_with_one_of_them():
+    prompt, matches = ids(0, 96), {"a": 3, "b": 3, "c": 3}
+    [stays] = {choose(prompt, matches, {**LOADS, name: 1}, **RULE) for name in LOADS}
+    assert choose(prompt, matches, {**LOADS, stays: 3}, **RULE) != stays
+
+
 def test_a_short_match_does_not_hold_a_prompt():
     prompt = ids(0, 320)
     assert choose(prompt, {"b": 1}, {"a": 0, "b": 1}, **RULE) == "a"

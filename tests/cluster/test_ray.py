@@ -129,7 +129,8 @@ def a_prefix_stays_with_its_replica(cluster):
 
 def one_output_of_several_ends(cluster):
     """By a stop string, which is the API's to find, so that its replica has to be told."""
-    answer = cluster.complete("The sea", n=3, seed=1, temperature=1, max_tokens=300, stop=["a"])
+    fields = {"n": 3, "seed": 1, "temperature": 1.5, "max_tokens": 400, "stop": [*"aeiourst"]}
+    answer = cluster.complete("The sea", **fields)
     assert {choice["finish_reason"] for choice in answer.json()["choices"]} == {"stop"}
     wait_until(lambda: cluster.stats()["in_flight"] == 0)
 

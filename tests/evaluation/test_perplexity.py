@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from gossamer.engine import SamplingParams
 from gossamer.evaluation.perplexity import PIECE_TOKENS, Perplexity
 from gossamer.evaluation.statistics import pieces
 from gossamer.evaluation.subject import EngineSubject
@@ -111,8 +112,10 @@ def test_generation_of_the_engine_is_greedy(words):
     with EngineSubject(words, "sparse:k=16,v=16,window=64", kv_memory="8MB") as subject:
         assert subject.name == "sparse:k=16,v=16,window=64"
         texts = subject.generate(["w1 w2", "w3"], [3, 5])
-        assert [len(text.split()) for text in texts] == [3, 5]
-        assert texts == subject.generate(["w1 w2", "w3"], [3, 5])
+        greedy = [SamplingParams(temperature=0, max_tokens=n) for n in (3, 5)]
+        expected = [o.outputs[0] for o in subject.llm.generate(["w1 w2", "w3"], greedy)]
+        assert texts == [output.text for output in expected]
+        assert [len(output.token_ids) for output in expected] == [3, 5]  # <unk> is no text
         assert subject.generate([], []) == subject.loglikelihood([]) == []
         with pytest.raises(ValueError, match="the prompt has 3000 tokens"):
             subject.generate([[1] * 3000], [1])

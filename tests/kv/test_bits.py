@@ -101,4 +101,5 @@ def test_the_pairs_are_those_that_are_compiled():
     launched = re.findall(r"launch_if<D, (\w+), Scales::row, (\w+), Scales::row>", source)
     compiled = {(tiles[k], tiles[v]) for k, v in launched if k != "Float8"}
     assert compiled == set(KERNEL_PAIRS)
-    assert KERNEL_HEAD_DIMS == (64, 128)
+    assert KERNEL_HEAD_DIMS == (64, 128, 256)
+    assert all(Path(f"csrc/attention/decode/codes_{d}.cu").exists() for d in KERNEL_HEAD_DIMS)
