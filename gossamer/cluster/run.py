@@ -29,14 +29,14 @@ def serve_on_ray(config: ClusterConfig, host: str, port: int, address: str | Non
     def stopped(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    before = {n: signal.signal(n, stopped) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         url = start(config, host, port, address)
+        for number in (signal.SIGINT, signal.SIGTERM):  # now: Ray has handlers of its own
+            signal.signal(number, stopped)
         log.info("listening on %s, %d replicas", url, config.replicas)
         stop.wait()
+        log.info("stopping")
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         end(address)
 
 
@@ -47,9 +47,19 @@ def start(config: ClusterConfig, host: str, port: int, address: str | None = Non
     connect(address)
     check_resources(config, ray.cluster_resources())
     serve.start(http_options=HTTPOptions(host=host, port=port))
-    serve.run(application(config), name=NAME, route_prefix="/")
+    try:
+        serve.run(application(config), name=NAME, route_prefix="/")
+    except RuntimeError as error:  # without the reason, which is in the log of a replica
+        raise ValueError(f"{error} {_reason()}") from None
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
+
+
+def _reason() -> str:
+    """The last line of why a deployment does not start."""
+    deployments = serve.status().applications[NAME].deployments.values()
+    messages = [each.message for each in deployments if "Error" in each.message]
+    return messages[0].strip().splitlines()[-1] if messages else ""
 
 
 def connect(address: str | None) -> None:

@@ -47,13 +47,13 @@ def launch(config: EngineConfig) -> Launch:
         if group is None:
             group = _placement_group(ray, unit, size, ends)
             if unit == "GPU":
-                gpu = _visible(ray.get(_actor(ray, unit, group, 0, ends).gpu.remote()))
+                gpu = _visible(ray.get(_actor(ray, group, 0, ends).gpu.remote()))
         elif group.bundle_count < size:
             raise ValueError(
                 f"tensor_parallel_size is {size}, and the placement group has "
                 f"{group.bundle_count} bundles; must be one for each rank"
             )
-        actors = {rank: _actor(ray, unit, group, rank, ends) for rank in range(1, size)}
+        actors = {rank: _actor(ray, group, rank, ends) for rank in range(1, size)}
         host = _host(ray, group)
         with listen(host) as server:
             address = Address(host, server.getsockname()[1])
@@ -87,13 +87,13 @@ def _placement_group(ray: Any, unit: str, size: int, ends: ExitStack) -> Any:
     return group
 
 
-def _actor(ray: Any, unit: str, group: Any, bundle: int, ends: ExitStack) -> Any:
+def _actor(ray: Any, group: Any, bundle: int, ends: ExitStack) -> Any:
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
         group, placement_group_bundle_index=bundle
     )
-    gpus = int(unit == "GPU")
-    options = {"num_gpus": gpus, "num_cpus": 1 - gpus, "scheduling_strategy": strategy}
-    actor = ray.remote(RankActor).options(**options).remote()
+    takes = group.bundle_specs[bundle]
+    resources = {"num_cpus": takes.get("CPU", 0), "num_gpus": takes.get("GPU", 0)}
+    actor = ray.remote(RankActor).options(**resources, scheduling_strategy=strategy).remote()
     ends.callback(ray.kill, actor)
     return actor
 
