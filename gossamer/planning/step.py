@@ -107,8 +107,7 @@ class StepModel:
     @cached_property
     def shape(self) -> KVShape:
         """Of the attention of one rank."""
-        m = self.model
-        return KVShape(m.layers, m.query_heads // self.ranks, m.kv_heads // self.ranks, m.head_dim)
+        return Shard(0, self.ranks).kv_shape(self.model)
 
     @cached_property
     def rule(self) -> CacheRule:
