@@ -36,7 +36,9 @@ def test_ranks_are_those_of_the_fewest_gpus():
 def test_ranks_that_do_not_do_name_those_that_do():
     with pytest.raises(ValueError, match=r"tensor_parallel_size can be 2 or 4 or 8$"):
         fleet(demand(model=config("llama-3-70b"), ranks=1), "dense")
-    with pytest.raises(ValueError, match="must be one of 1, 2, 4, 8, 16, 32; tensor_parallel_size can be"):
+    with pytest.raises(
+        ValueError, match="must be one of 1, 2, 4, 8, 16, 32; tensor_parallel_size can be"
+    ):
         fleet(demand(ranks=3), "dense")
 
 
