@@ -99,6 +99,19 @@ def serve(
             metavar="ADDRESS", help="With --ray: a running cluster, or auto for this machine's"
         ),
     ] = None,
+    kv_transfer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder through which servers share pages of prompts"),
+    ] = None,
+    kv_role: Annotated[
+        str,
+        typer.Option(
+            help="With --kv-transfer: prefill (publishes pages), decode (looks them up) or both"
+        ),
+    ] = "both",
+    kv_transfer_size: Annotated[
+        str, typer.Option(metavar="BYTES", help="Maximum size of the folder of --kv-transfer")
+    ] = "4GiB",
 ) -> None:
     """Serve a model with an OpenAI-compatible API, Prometheus metrics and a web page."""
     with o.one_line_errors():
@@ -136,6 +149,9 @@ def serve(
                 enforce_eager=eager,
                 max_num_seqs=max_num_seqs,
                 prefix_caching=not no_prefix_caching,
+                kv_transfer=kv_transfer,
+                kv_role=kv_role,
+                kv_transfer_size=kv_transfer_size,
             ),
             cluster=o.given(
                 replicas=replicas,

@@ -6,7 +6,7 @@ one to the other when the sequence enters the block that pushes it out of the wi
 (dense, in the model's own type) has stored pages only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from gossamer.engine.sequence import Sequence
@@ -57,29 +57,27 @@ class BlockManager:
         assert not seq.stored + seq.dense, "it has pages already"
         if not self.prefix_caching or seq.params.prompt_logprobs:
             return 0
-        rule, most = self.rule, (len(seq) - 1) // BLOCK_TOKENS
-        names = [seq.block_hash(block, self.root) for block in range(most)]
+        names = [seq.block_hash(b, self.root) for b in range((len(seq) - 1) // BLOCK_TOKENS)]
         stored = [self.stored.find(name) for name in names]
         dense = [self.dense.find(name) for name in names]
-        for blocks in range(most, 0, -1):
-            edge = blocks if rule.plain else max(0, blocks - rule.window)
-            sinks = 0 if rule.plain else min(rule.sink, blocks)
-            seen_dense = {*range(sinks), *range(edge, blocks)}
-            pages = [dense[b] if b in seen_dense else stored[b] for b in range(blocks)]
-            if None in pages:
-                continue
-            seq.stored = [self._share(self.stored, b, stored, seen_dense) for b in range(edge)]
-            if not rule.plain:
-                everything = set(range(blocks)) - seen_dense
-                seq.dense = [self._share(self.dense, b, dense, everything) for b in range(blocks)]
+        blocks = self.rule.longest_prefix(
+            [page is not None for page in stored], [page is not None for page in dense]
+        )
+        if blocks:
+            far = self.rule.seen_stored(blocks)
+            near = {*range(blocks)}.difference(far)
+            seq.stored = self._share(self.stored, stored[: far.stop], far)
+            seq.dense = [] if self.rule.plain else self._share(self.dense, dense[:blocks], near)
             seq.computed = blocks * BLOCK_TOKENS
-            return seq.computed
-        return 0
+        return seq.computed
 
     @staticmethod
-    def _share(pool: PagePool, block: int, pages: list[int | None], without: set[int]) -> int:
-        page = pages[block]
-        return NO_PAGE if block in without or page is None else pool.share(page)
+    def _share(pool: PagePool, pages: list[int | None], blocks: Container[int]) -> list[int]:
+        """Use the pages of these blocks."""
+        return [
+            NO_PAGE if page is None or block not in blocks else pool.share(page)
+            for block, page in enumerate(pages)
+        ]
 
     def entries(self, seq: Sequence, moves: Moves) -> None:
         """Everything that a sequence new in its row has, into the tables."""

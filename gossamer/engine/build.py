@@ -1,19 +1,20 @@
 """From a config to a model and a cache in memory: what every rank does at its start."""
 
-import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
 from gossamer.engine.auto import settle
 from gossamer.engine.cache_size import CacheSize, cache_size
-from gossamer.engine.config import EngineConfig
+from gossamer.engine.config import EngineConfig, parse_bytes
+from gossamer.engine.identity import cache_root
 from gossamer.engine.memory import cache_memory
 from gossamer.engine.runner import ModelRunner
 from gossamer.engine.warm_up import warm_up
 from gossamer.kv import Calibration, KVConfig
 from gossamer.kv.announce import measure_and_log
 from gossamer.kv.cache_spec import CacheSpec
+from gossamer.kv.page_store import PageFolder, PageStore
 from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
 from gossamer.kv.speed import DecodeSpeed
@@ -27,7 +28,8 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 class Built:
     """What the engine needs to know of rank 0's model.
 
-    root: names this kind of cache in hashes. speed: of decoding; None on other ranks.
+    root: names this kind of cache in hashes. speed: of decoding; None on other ranks. store: where
+    pages are shared with other engines, if they are.
     """
 
     source: Source
@@ -40,6 +42,7 @@ class Built:
     rule: CacheRule
     runner: ModelRunner
     speed: DecodeSpeed | None = None
+    store: PageStore | None = None
 
 
 def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Built:
@@ -59,6 +62,7 @@ def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Bui
     if wanted > model.max_positions:
         raise ValueError(f"max_model_len is {wanted}; must be 2 to {model.max_positions}")
     prompt_mask = _prompt_mask(config, model.query_heads, device)
+    store = _open_store(config, CacheRule.of(kv, dtype, prompt_mask))
     decoder = load_decoder(
         source,
         dtype=dtype,
@@ -79,8 +83,11 @@ def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Bui
     )
     if runner.graphs is not None:
         warm_up(runner, config.max_num_seqs, config.max_num_batched_tokens)
-    root = _root(source, kv, dtype, calibration)
-    return Built(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner, speed)
+    what = (source, kv, dtype, device, calibration)
+    root = b"" if store is None else cache_root(*what)  # else all pages are this process's own
+    return Built(
+        *(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner, speed, store)
+    )
 
 
 def _device_of(config: EngineConfig, shard: Shard, gpu: int) -> torch.device:
@@ -178,8 +185,14 @@ def _longest(config: EngineConfig, spec: CacheSpec, size: CacheSize, wanted: int
     return min(wanted, fits)
 
 
-def _root(
-    source: Source, kv: KVConfig, dtype: torch.dtype, calibration: Calibration | None
-) -> bytes:
-    made = asdict(calibration.manifest) if calibration is not None else None
-    return hashlib.blake2b(repr((source.name, str(kv), dtype, made)).encode()).digest()
+def _open_store(config: EngineConfig, rule: CacheRule) -> PageStore | None:
+    """Raises ValueError for a cache whose pages cannot be shared, and for what is no folder."""
+    if config.kv_transfer is None:
+        return None
+    if not rule.shares_prefixes:
+        raise ValueError(
+            "kv_transfer needs a cache whose prompts share prefixes: no prefill=dense "
+            "and no prompt_mask"
+        )
+    limit = parse_bytes("kv_transfer_size", config.kv_transfer_size)
+    return PageFolder(config.kv_transfer, limit)

@@ -15,6 +15,7 @@ from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+KV_ROLES = ("prefill", "decode", "both")
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -41,6 +42,9 @@ class EngineConfig:
     launcher: what starts the ranks of tensor_parallel_size: spawn (processes on this host),
     torchrun (started already, see gossamer.engine.launch_torchrun), ray (actors on a cluster), or
     auto: torchrun in a process that it started, else spawn.
+    kv_transfer: a folder through which engines share pages of prompts, see docs/disaggregation.md.
+    kv_role: prefill publishes there, decode looks prompts up, both does both. kv_transfer_size:
+    bytes of the folder at most.
     """
 
     model: str | PathLike[str] | Source
@@ -61,6 +65,9 @@ class EngineConfig:
     prompt_mask: Mask | None = None
     async_scheduling: bool | None = None
     launcher: str = "auto"
+    kv_transfer: str | PathLike[str] | None = None
+    kv_role: str = "both"
+    kv_transfer_size: int | str = "4GiB"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "tensor_parallel_size"):
@@ -93,6 +100,21 @@ class EngineConfig:
             raise ValueError(
                 f"async_scheduling is True with tensor_parallel_size {self.tensor_parallel_size}; "
                 "must be None or False for several ranks"
+            )
+        self._check_transfer()
+
+    def _check_transfer(self) -> None:
+        one_of("kv_role", self.kv_role, KV_ROLES)
+        parse_bytes("kv_transfer_size", self.kv_transfer_size)
+        if self.kv_transfer is None:
+            if self.kv_role != "both":
+                raise ValueError(f"kv_role is {self.kv_role!r} without kv_transfer, a folder")
+            return
+        if not self.prefix_caching:
+            raise ValueError("kv_transfer needs the prefix cache; prefix_caching must be True")
+        if self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"tensor_parallel_size is {self.tensor_parallel_size}; must be 1 with kv_transfer"
             )
 
     def source(self) -> Source:

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from collections import deque
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
+from gossamer.engine.handoff import Handoff
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.prompts import checked
 from gossamer.engine.request import Completion, Request
@@ -60,6 +62,8 @@ class Engine:
         self._completions: dict[Sequence, Completion] = {}  # that are not finished
         self._flight: _Flight | None = None
         self._deltas: list[Delta] = []  # of steps that nobody was told of yet
+        self.handoff = Handoff.of(config, built, self.manager)
+        self._held: deque[tuple[Completion, Delta]] = deque()  # ends that wait for the handoff
         self._numbers = itertools.count()
 
     # ---- requests -----------------------------------------------------------------------
@@ -87,6 +91,7 @@ class Engine:
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
         if params.prompt_logprobs:
             request.output.prompt_logprobs = [None] * len(ids)
+        seqs = list[Sequence]()
         for index in range(params.n):
             # Without a seed of its own, what a request samples depends on when it came, no more.
             base = (self.config.seed, number) if params.seed is None else (params.seed,)
@@ -95,7 +100,11 @@ class Engine:
             seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index), limit)
             eos = self.built.source.config.eos_ids
             self._completions[seq] = request.start(seq, tokenizer, eos)
-            self.scheduler.add(seq)
+            seqs.append(seq)
+        if self.handoff is not None:
+            self.handoff.look_up(seqs)
+        else:
+            self.scheduler.add(seqs)
         self.requests[request_id] = request
         return request_id
 
@@ -118,7 +127,8 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything left to do."""
-        return len(self.scheduler) > 0 or len(self._deltas) > 0
+        arriving = self.handoff is not None and self.handoff.busy
+        return arriving or len(self.scheduler) > 0 or len(self._deltas) > 0 or len(self._held) > 0
 
     # ---- steps --------------------------------------------------------------------------
 
@@ -131,6 +141,8 @@ class Engine:
         An error of the executor is raised after the requests of this step have been ended with it,
         so that nothing leaks and others can go on if the executor can.
         """
+        if self.handoff is not None:
+            self._exchange(self.handoff)
         schedule = self.scheduler.schedule()
         if schedule is not None:
             try:
@@ -142,11 +154,33 @@ class Engine:
                 self._fail(schedule, error)
                 raise
             self.scheduler.commit(schedule)
+            self._publish(schedule)
             self._count(schedule)
         if schedule is None or not self.asynchronous:
             self._land()
         deltas, self._deltas = self._deltas, []
         return deltas
+
+    def _exchange(self, handoff: Handoff) -> None:
+        """Queue those whose prompts were looked up, and tell the ends of those that are published.
+
+        Waits a moment when there is nothing else to do.
+        """
+        if (handoff.busy or self._held) and not (len(self.scheduler) or self._deltas):
+            handoff.wait()
+        self.scheduler.add(handoff.arrived(len(self.scheduler.waiting)))
+        while self._held and not handoff.holds(self._held[0][0].seq):
+            completion, delta = self._held.popleft()
+            if completion.seq in self._completions:  # else it was aborted
+                self._deltas.append(self._end(completion, delta))
+
+    def _publish(self, schedule: Schedule) -> None:
+        """Prompts that this step completed."""
+        if self.handoff is not None:
+            for chunk in schedule.paged:
+                seq = chunk.seq
+                if chunk.end == len(seq.prompt_ids) and seq.status is Status.RUNNING:
+                    self.handoff.publish(seq)
 
     def _sample(self, schedule: Schedule, logits: Tensor) -> _Flight | None:
         """Choose the next tokens of those that go on; they stay on the device for now."""
@@ -180,9 +214,13 @@ class Engine:
             seq.pending -= 1
             self.stats.output_tokens += 1
             delta = completion.take(token)
-            self._deltas.append(delta)
-            if delta.finish_reason is not None:
-                self._end(completion, delta)
+            if delta.finish_reason is None:
+                self._deltas.append(delta)
+            elif self.handoff is not None and (self._held or self.handoff.holds(seq)):
+                self.scheduler.finish(seq)
+                self._held.append((completion, delta))
+            else:
+                self._deltas.append(self._end(completion, delta))
 
     def _score(self, schedule: Schedule, logits: Tensor) -> Tensor:
         """Prompt tokens get their log probabilities; returns the logits to sample from."""
@@ -253,6 +291,9 @@ class Engine:
         for request_id in list(self.requests):
             self.abort(request_id)
         self._flight, self._deltas = None, []
+        self._held.clear()
+        if self.handoff is not None:
+            self.handoff.close()
         self.executor.close()
 
 

@@ -5,7 +5,7 @@ run out, the sequence that came last gives up its pages and later computes every
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gossamer.engine.block_manager import BlockManager, Moves
@@ -88,8 +88,8 @@ class Scheduler:
     def __len__(self) -> int:
         return len(self.running) + len(self.waiting)
 
-    def add(self, seq: Sequence) -> None:
-        self.waiting.append(seq)
+    def add(self, seqs: Iterable[Sequence]) -> None:
+        self.waiting.extend(seqs)
 
     def schedule(self) -> Schedule | None:
         """The next step, or None when there is nothing to do."""
@@ -255,7 +255,7 @@ class Scheduler:
         """Take a sequence out, wherever it is; its pages return to the pools."""
         if seq.status is Status.RUNNING:
             self.running.remove(seq)
-        elif seq.status is Status.WAITING:
+        elif seq in self.waiting:  # else it was not added yet
             self.waiting.remove(seq)
         self._leave(seq, Status.FINISHED)
 

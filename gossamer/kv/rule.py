@@ -5,7 +5,7 @@ the first blocks (the sink) dense, all others as they are stored; in prefill and
 sequences are batched, chunked or cached.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -71,6 +71,26 @@ class CacheRule:
     def shares_prefixes(self) -> bool:
         """Whether a block is the same in a prompt and after it, so that others may use it."""
         return not self.whole_prompts and self.prompt_mask is None
+
+    def seen_stored(self, blocks: int) -> range:
+        """Of a prefix, the blocks that tokens after it see as stored; the others they see dense."""
+        edge = blocks if self.plain else max(0, blocks - self.window)
+        return range(0 if self.plain else min(self.sink, edge), edge)
+
+    def longest_prefix(self, stored: Sequence[bool], dense: Sequence[bool]) -> int:
+        """Blocks of the longest prefix of which all pages are there: stored[b], dense[b] say so."""
+        sinks = 0 if self.plain else min(self.sink, len(stored))
+        far = next((b for b in range(sinks, len(stored)) if not stored[b]), len(stored))
+        if self.plain:
+            return far
+        longest = run = 0  # run: dense blocks up to this one
+        for block, there in enumerate(dense):
+            run = run + 1 if there else 0
+            if block < sinks and not there:
+                break
+            if block + 1 - self.window <= far and run >= min(self.window, block + 1):
+                longest = block + 1
+        return longest
 
     def chunk(self, start: int, end: int, prompt: int = 0) -> "ChunkMask":
         """For the tokens start to end - 1 of a sequence; prompt: tokens of its prompt."""

@@ -172,6 +172,25 @@ class FakeExecutor:
         return pool[page][: end - key]
 
 
+class FakeCopies:
+    """Pages of a FakeExecutor as tensors; see HostCopies."""
+
+    def __init__(self, executor: FakeExecutor) -> None:
+        self._pools = {False: executor.stored, True: executor.dense}
+
+    def empty(self, dense: bool) -> torch.Tensor:
+        return torch.zeros(BLOCK_TOKENS, dtype=torch.int64)
+
+    def read(self, dense: bool, page: int) -> torch.Tensor:
+        return torch.tensor(self._pools[dense][page])
+
+    def write(self, copy: torch.Tensor, dense: bool, page: int) -> None:
+        self._pools[dense][page] = copy.tolist()
+
+    def recorded(self) -> None:
+        return None
+
+
 def fake_engine(
     spec: str,
     stored: int,

@@ -53,6 +53,38 @@ def test_a_chunk_sees_every_key_once_as_the_rule_says(window, sink, start, count
     assert torch.equal(tiles.dense()[0, 0], expected)
 
 
+@settings(deadline=None)
+@given(
+    window=st.integers(0, 4),
+    sink=st.integers(0, 3),
+    plain=st.booleans(),
+    pages=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12),
+    likely=st.booleans(),
+)
+def test_the_longest_prefix_is_the_longest_of_which_all_is_there(
+    window, sink, plain, pages, likely
+):
+    rule = CacheRule(window, sink, plain)
+    there = [[known or (likely and at % 5 > 0) for known in p] for at, p in enumerate(pages)]
+    stored, dense = ([pair[side] for pair in there] for side in (0, 1))
+
+    def complete(blocks):
+        far = rule.seen_stored(blocks)
+        return all(stored[b] if b in far else dense[b] for b in range(blocks))
+
+    longest = max(blocks for blocks in range(len(pages) + 1) if complete(blocks))
+    assert rule.longest_prefix(stored, dense) == longest
+
+
+@pytest.mark.parametrize(("window", "sink"), [(0, 0), (1, 0), (2, 1), (0, 3), (3, 2)])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 9])
+def test_a_prefix_is_what_the_tokens_after_it_see(window, sink, blocks):
+    config = config_of(window, sink)
+    rule, query = CacheRule.of(config, torch.float32), torch.tensor(32 * blocks)
+    dense = [bool(config.sees_dense(query, torch.tensor(32 * b))) for b in range(blocks)]
+    assert [b not in rule.seen_stored(blocks) for b in range(blocks)] == dense
+
+
 @pytest.mark.parametrize("start", [0, 32, 70])
 def test_a_plain_cache_is_causal(start):
     rule = CacheRule.of(KVConfig.of("dense", torch.bfloat16), torch.bfloat16)

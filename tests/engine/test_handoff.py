@@ -1,0 +1,440 @@
+"""Prompts that one engine computes and another continues give what one engine would give.
+
+First with fakes: engines whose pages hold hashes (tests/engine/fake.py) and a store that loses
+pages at any time. Then with real caches and files, where logits must be the same to the last bit as
+those of one engine that finds the prompt in its own prefix cache.
+"""
+
+import logging
+import multiprocessing
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gossamer.engine import LLM, EngineConfig, SamplingParams
+from gossamer.engine.engine import Engine
+from gossamer.engine.handoff import AHEAD, Handoff
+from gossamer.integrations.calibrating import calibrate
+from gossamer.kv.page_store import HEADER
+from gossamer.masks import Strided
+from tests.engine.fake import PLAIN, FakeCopies, check_pages, fake_engine
+from tests.engine.serving import assert_empty, cpu_llm, greedy, record, tokens_of
+from tests.engine.test_scheduler import (
+    LONGEST,
+    POOLS,
+    alone,
+    finish,
+    least_dense,
+    random_ids,
+    random_requests,
+    serve,
+)
+from tests.models.tiny import VOCAB, tiny_directory, tiny_model
+
+pytest.importorskip("transformers")
+
+
+class Shelf:
+    """A PageStore in memory. With `rng` it forgets pages, between any two calls."""
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self.pages: dict[str, torch.Tensor] = {}
+        self._rng, self._lock = rng, threading.Lock()
+
+    def open_space(self, space: str, about: str) -> list[str]:
+        return []
+
+    def _forget(self) -> None:
+        if self._rng is not None and self.pages and self._rng.random() < 0.1:
+            del self.pages[self._rng.choice(list(self.pages))]
+
+    def touch(self, names: Any) -> set[str]:
+        with self._lock:
+            self._forget()
+            return self.pages.keys() & set(names)
+
+    def get(self, name: str, page: torch.Tensor) -> bool:
+        with self._lock:
+            self._forget()
+            if name in self.pages:
+                page.copy_(self.pages[name])
+            return name in self.pages
+
+    def put(self, name: str, page: torch.Tensor) -> None:
+        with self._lock:
+            self._forget()
+            self.pages[name] = page.clone()
+
+
+def sharing(engine: Engine, store: Any, role: str = "both") -> Engine:
+    """The fake engine, with a handoff."""
+    copies: Any = FakeCopies(engine.executor)
+    engine.handoff = Handoff(store, role, "space", engine.manager, copies)
+    return engine
+
+
+# ---- fakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("spec", [spec for spec in POOLS if "prefill=dense" not in spec])
+def test_any_traffic_through_any_store_gives_what_each_request_would_get_alone(spec, asynchronous):
+    rng = random.Random(spec)
+    fetched = published = 0
+    store, wanted = Shelf(rng), random_requests(rng, 30)
+    expected = alone(spec, wanted)
+    for role in ("prefill", "both", "decode", "both"):
+        engine = fake_engine(
+            *(spec, POOLS[spec], least_dense(spec) + rng.choice([0, 3, 12]) * (spec != PLAIN)),
+            max_num_seqs=4,
+            budget=rng.choice([32, 100, 256]),
+            longest=LONGEST,
+            asynchronous=asynchronous,
+        )
+        sharing(engine, store, role)
+        outputs = serve(engine, wanted, aborts=True)
+        for request in wanted:
+            pairs = zip(outputs[request.name].outputs, expected[request.name].outputs, strict=True)
+            for mine, theirs in pairs:
+                assert mine.token_ids == theirs.token_ids[: len(mine.token_ids)]
+                assert mine.finish_reason in (theirs.finish_reason, "abort")
+        assert not engine.requests
+        assert len(engine.scheduler) == 0
+        for pool in (engine.manager.stored, engine.manager.dense):
+            assert pool.in_use == 0
+        assert (engine.handoff.fetched_bytes == 0) or role != "prefill"
+        assert (engine.handoff.published_bytes == 0) or role != "decode"
+        fetched += engine.handoff.fetched_bytes
+        published += engine.handoff.published_bytes
+        engine.close()
+    assert fetched > 0
+    assert published > 0
+
+
+class Slow(Shelf):
+    """Does nothing until it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_read, self.may_write = threading.Event(), threading.Event()
+
+    def touch(self, names: Any) -> set[str]:
+        assert self.may_read.wait(60)
+        return super().touch(names)
+
+    def put(self, name: str, page: torch.Tensor) -> None:
+        assert self.may_write.wait(60)
+        super().put(name, page)
+
+
+def test_a_prompt_that_is_looked_up_holds_up_nobody():
+    store = Slow()
+    engine = sharing(fake_engine(PLAIN, 64, 0), Shelf())
+    running = engine.add_request(random_ids(40), SamplingParams(max_tokens=50))
+    while not engine.step():
+        pass
+    engine.handoff._store = store
+    engine.add_request(random_ids(40), SamplingParams(max_tokens=2))
+    for _ in range(5):
+        assert [delta.request_id for delta in engine.step()] == [running]
+    store.may_read.set()
+    store.may_write.set()
+    assert len(finish(engine)) == 2
+    engine.close()
+
+
+def test_nothing_is_left_of_a_prompt_that_is_given_up_while_it_is_looked_up():
+    store = Slow()
+    engine = sharing(fake_engine(PLAIN, 64, 0), store)
+    names = [engine.add_request(random_ids(40), SamplingParams(n=2)) for _ in range(2 * AHEAD)]
+    assert engine.step() == []  # waits a moment, not longer
+    for name in names:
+        assert [delta.finish_reason for delta in engine.abort(name)] == ["abort"] * 2
+    store.may_read.set()
+    assert finish(engine) == {}
+    assert not engine.requests
+    engine.close()
+
+
+def test_who_prefills_tells_the_end_when_the_pages_are_there():
+    store = Slow()
+    store.may_read.set()
+    engine = sharing(fake_engine("sparse:k=8,v=8", 64, 32), store, "prefill")
+    ids = [engine.add_request(random_ids(100), SamplingParams(max_tokens=1)) for _ in range(3)]
+    deltas = [delta for _ in range(9) for delta in engine.step()]
+    assert deltas == []
+    assert engine.busy
+    assert engine.manager.stored.in_use == 0
+    engine.abort(ids[1])
+    store.may_write.set()
+    assert list(finish(engine)) == [ids[0], ids[2]]
+    assert len(store.pages) == 3 * 3
+    engine.close()
+
+
+def test_a_store_that_fails_costs_computation_only(caplog):
+    class Broken(Shelf):
+        def touch(self, names):
+            raise ConnectionError("no store")
+
+        def put(self, name, page):
+            raise OSError("no space")
+
+    engine = sharing(fake_engine(PLAIN, 64, 0), Broken())
+    engine.add_request(random_ids(100), SamplingParams(max_tokens=3))
+    assert len(finish(engine)) == 1
+    engine.close()
+    assert "the store of pages cannot be read" in caplog.text
+    assert "a prompt is not published: no space" in caplog.text
+
+
+def test_a_prompt_without_room_for_what_was_found_is_computed():
+    store, prompt = Shelf(), random_ids(200)
+    first = sharing(fake_engine(PLAIN, 64, 0), store)
+    first.add_request(prompt, SamplingParams(max_tokens=1))
+    finish(first)
+    first.close()
+    second = sharing(fake_engine(PLAIN, 10, 0), store)
+    second.add_request(random_ids(250), SamplingParams(max_tokens=20))
+    second.step()
+    while not second.scheduler.running:
+        second.step()
+    second.add_request(prompt, SamplingParams(max_tokens=20))
+    assert len(finish(second)) == 2
+    assert second.handoff.fetched_bytes == 0
+    second.close()
+
+
+def test_pages_are_published_once_and_fetched_once():
+    store, prompt = Shelf(), random_ids(200)
+    spec = "sparse:k=8,v=8"
+    first, second = (sharing(fake_engine(spec, 64, 32), store) for _ in range(2))
+    each = 32 * 8
+    for engine, published, fetched in ((first, 6, 0), (second, 0, 6), (second, 0, 0)):
+        before = engine.handoff.published_bytes, engine.handoff.fetched_bytes
+        engine.add_request(prompt, SamplingParams(n=2, max_tokens=3))
+        finish(engine)
+        engine.handoff._writer.submit(int).result()  # after all that is to be written
+        after = engine.handoff.published_bytes, engine.handoff.fetched_bytes
+        moved = [now - then for now, then in zip(after, before, strict=True)]
+        assert moved == [each * published, each * fetched]
+    assert second.stats.prompt_tokens == 2 * 2 * 8
+    longer = [*prompt, *random_ids(64)]  # the next turn: what was dense is stored by now
+    first.add_request(longer, SamplingParams(max_tokens=1))
+    finish(first)
+    assert len(store.pages) == 6 + 1 + 2
+    for engine in (first, second):
+        check_pages(engine)
+        engine.close()
+
+
+def test_requests_start_in_their_order():
+    engine = sharing(fake_engine(PLAIN, 400, 0, max_num_seqs=3), Shelf())
+    names = [
+        engine.add_request(random_ids(length), SamplingParams(max_tokens=3))
+        for length in (200, 3, 90, 5, 300, 33, 31) * 4
+    ]
+    while engine.busy:
+        engine.step()
+        order = [names.index(seq.request_id) for seq in engine.scheduler]
+        assert order == sorted(order)
+        assert len(engine.scheduler.waiting) <= AHEAD  # the others' pages would not last
+    engine.close()
+
+
+# ---- real caches and files --------------------------------------------------------------------
+
+SPECS = (
+    "dense",
+    "dense:int8",
+    "sparse:k=8,v=8",
+    "sparse:k=8,v=8,window=0,sink=64",
+    "sparse:k=8,v=6,window=64,sink=32",
+    "coded:33%",
+    "k=dense:int4@channel,v=sparse:8:int4,v_basis=pca",
+)
+PROMPT = 200  # tokens, of which 192 can come from elsewhere
+NEW = 40
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(5)
+    model = tiny_directory("llama", path)
+    ids = torch.randint(0, VOCAB, (2000,))
+    calibrate(model, ids, context=500).save(path / "calibration.safetensors")
+    return path
+
+
+def engine_of(model: Path, spec: str, **options: Any) -> LLM:
+    file = model / "calibration.safetensors"
+    calibration = file if file.exists() else None
+    return cpu_llm(model, kv=spec, calibration=calibration, **options)
+
+
+def prompts(count: int = 3) -> list[list[int]]:
+    return [torch.randint(0, VOCAB, (PROMPT,)).tolist() for _ in range(count)]
+
+
+def check_handoff(model: Path, folder: Path, spec: str) -> None:
+    asked = prompts()
+    one = engine_of(model, spec)
+    for prompt in asked:
+        one.generate([prompt], greedy(1))
+    expected = record(one)
+    theirs = [one.generate([prompt], greedy(NEW))[0] for prompt in asked]
+    with engine_of(model, spec, kv_transfer=folder, kv_role="prefill") as prefill:
+        for prompt in asked:
+            prefill.generate([prompt], greedy(1))
+    published = prefill.engine.handoff.published_bytes
+    with engine_of(model, spec, kv_transfer=folder, kv_role="decode") as decode:
+        got = record(decode)
+        mine = [decode.generate([prompt], greedy(NEW))[0] for prompt in asked]
+        assert [output.usage.cached_tokens for output in mine] == [PROMPT // 32 * 32] * len(asked)
+        assert decode.engine.stats.prompt_tokens == PROMPT % 32 * len(asked)
+        assert tokens_of(mine) == tokens_of(theirs)
+        for a, b in zip(mine, theirs, strict=True):
+            logits, wanted = got[a.request_id], expected[b.request_id]
+            assert logits.keys() == wanted.keys()
+            assert all(torch.equal(logits[at], wanted[at]) for at in wanted)
+        assert_empty(decode)
+    rule, size = decode.engine.manager.rule, decode.engine.built.size
+    far = len(rule.seen_stored(PROMPT // 32))
+    bytes_each = far * size.stored_bytes + (PROMPT // 32 - far) * size.dense_bytes
+    assert published == decode.engine.handoff.fetched_bytes == len(asked) * bytes_each
+    on_disk = [file.stat().st_size - HEADER.size for file in folder.glob("*/*.page")]
+    assert sum(on_disk) == published
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_prefill_here_and_decode_there(tiny, tmp_path, spec):
+    check_handoff(tiny, tmp_path, spec)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("mistral", {"sliding_window": 40}), ("qwen2-sliding", {"sliding_window": 50})],
+)
+@pytest.mark.parametrize("spec", ["dense", "sparse:k=8,v=8,window=0,sink=32"])
+def test_models_with_sliding_windows(tmp_path, family, settings, spec):
+    tiny_directory(family, tmp_path / "model", **settings)
+    check_handoff(tmp_path / "model", tmp_path / "pages", spec)
+
+
+def prefill_elsewhere(model: Path, folder: Path, asked: list[list[int]]) -> int:
+    torch.set_num_threads(1)
+    options = {"kv_transfer": folder, "kv_role": "prefill"}
+    with engine_of(model, "coded:33%", **options) as llm:
+        llm.generate(asked, greedy(1))
+    return llm.engine.handoff.published_bytes
+
+
+def test_two_processes(tiny, tmp_path):
+    asked = prompts()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        published = pool.apply(prefill_elsewhere, (tiny, tmp_path, asked))
+    expected = engine_of(tiny, "coded:33%").generate(asked, greedy(NEW))
+    with engine_of(tiny, "coded:33%", kv_transfer=tmp_path, kv_role="decode") as llm:
+        assert tokens_of(llm.generate(asked, greedy(NEW))) == tokens_of(expected)
+        assert llm.engine.handoff.fetched_bytes == published > 0
+
+
+def test_what_is_left_of_a_damaged_prompt_is_used(tiny, tmp_path):
+    """Pages of two turns; the first block of the second is damaged, and the first turn is whole."""
+    spec, (prompt,) = "sparse:k=8,v=8", prompts(1)
+    expected = engine_of(tiny, spec).generate([prompt], greedy(NEW))
+    with engine_of(tiny, spec, kv_transfer=tmp_path, kv_role="prefill") as llm:
+        llm.generate([prompt[:100]], greedy(1))
+        before = {*tmp_path.glob("*/*.page")}
+        llm.generate([prompt], greedy(1))
+    new = {*tmp_path.glob("*/*.stored.page")} - before
+    assert len(new) == 3
+    for path in new:
+        path.write_bytes(path.read_bytes()[:-1])
+    with engine_of(tiny, spec, kv_transfer=tmp_path) as llm:
+        outputs = llm.generate([prompt], greedy(NEW))
+        assert tokens_of(outputs) == tokens_of(expected)
+        assert outputs[0].usage.cached_tokens == 96
+    assert len({*tmp_path.glob("*/*.page")}) == len(before) + len(new) + 1  # published again
+
+
+def test_pages_of_other_weights_caches_and_types_are_not_found(tiny, tmp_path, caplog):
+    asked, spec, folder = prompts(1), "sparse:k=8,v=8,k_policy=weighted", tmp_path / "pages"
+    torch.manual_seed(9)
+    other = tmp_path / tiny.name  # the same config and name
+    calibrate(tiny_directory("llama", other), torch.randint(0, VOCAB, (2000,)), context=500).save(
+        other / "calibration.safetensors"
+    )
+    with engine_of(tiny, spec, kv_transfer=folder) as llm:
+        llm.generate(asked, greedy(1))
+    others: list[tuple[Path, str, dict[str, Any]]] = [
+        (other, spec, {}),
+        (tiny, spec + ",window=64", {}),
+        (tiny, spec, {"dtype": "bfloat16"}),
+        (tiny, "dense", {}),
+    ]
+    with caplog.at_level(logging.WARNING, "gossamer.engine"):
+        for model, kv, options in others:
+            with engine_of(model, kv, kv_transfer=folder, kv_role="decode", **options) as llm:
+                assert llm.generate(asked, greedy(3))[0].usage.cached_tokens == 0
+    assert caplog.text.count("has pages of other weights, caches or types only") == len(others)
+    assert f"only: {tiny.name}, {spec}, float32" in caplog.text
+    with engine_of(tiny, spec, kv_transfer=folder, kv_role="decode") as llm:
+        assert llm.generate(asked, greedy(3))[0].usage.cached_tokens == 192
+
+
+def test_another_calibration_is_another_cache(tiny, tmp_path):
+    torch.manual_seed(5)
+    model, asked, found = tiny_model("llama"), prompts(1), []
+    for name in ("one", "two", "one"):
+        file = tmp_path / f"{name}.safetensors"
+        if not file.exists():
+            calibrate(model, torch.randint(0, VOCAB, (2000,)), context=500).save(file)
+        options = {"calibration": file, "kv_transfer": tmp_path / "pages"}
+        with cpu_llm(tiny, kv="coded:33%", **options) as llm:
+            found.append(llm.generate(asked, greedy(3))[0].usage.cached_tokens)
+    assert found == [0, 0, 192]
+
+
+def test_a_full_folder_forgets_prompts_and_answers_stay(tiny, tmp_path):
+    asked = prompts(8)
+    expected = engine_of(tiny, "dense").generate(asked, greedy(5))
+    options = {"kv_transfer": tmp_path, "kv_transfer_size": "1MB"}
+    with engine_of(tiny, "dense", **options) as llm:
+        for prompt, output in zip(asked, expected, strict=True):
+            assert tokens_of(llm.generate([prompt], greedy(5))) == tokens_of([output])
+    size = sum(file.stat().st_size for file in tmp_path.glob("*/*.page"))
+    assert size <= 1_000_000 < llm.engine.handoff.published_bytes
+    with engine_of(tiny, "dense", **options) as llm:
+        outputs = llm.generate(asked, greedy(5))
+        assert tokens_of(outputs) == tokens_of(expected)
+        assert 0 < llm.engine.stats.cached_tokens < len(asked) * 192
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_role": "prefill"}, "kv_role is 'prefill' without kv_transfer"),
+        ({"kv_role": "producer"}, "kv_role is 'producer'; must be one of prefill, decode, both"),
+        ({"kv_transfer_size": "much"}, "kv_transfer_size is 'much'; must be positive bytes"),
+        ({"kv_transfer": "x", "prefix_caching": False}, "prefix_caching must be True"),
+        ({"kv_transfer": "x", "tensor_parallel_size": 2}, "tensor_parallel_size is 2; must be 1"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(model="m", **options)
+
+
+def test_what_needs_the_model_to_be_refused(tiny, tmp_path):
+    for options in ({"kv": "sparse:k=8,v=8,prefill=dense"}, {"prompt_mask": Strided(8)}):
+        with pytest.raises(ValueError, match="kv_transfer needs a cache whose prompts share"):
+            cpu_llm(tiny, kv_transfer=tmp_path / "pages", **options)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file cannot be a folder of pages: File exists"):
+        cpu_llm(tiny, kv_transfer=tmp_path / "file")
