@@ -7,6 +7,8 @@ WHAT = {"engine_decode": "decode step", "engine_throughput": "equal KV memory"}
 WHERE = ["what", "model", "sequences x context", "dtype", "by", "cache"]
 ENGINE = [*WHERE, "step", "tokens/s", "of floor", "KV cache"]
 PREFILL = ["model", "dtype", "prompt", "cache", "by", "time", "first of its length"]
+HANDOFF = ["cache", "dtype", "bytes", "of 16 bits", "10 Gbit/s", "100 Gbit/s", "published"]
+HANDOFF += ["first token: found", "computed", "own prefix cache"]
 TRANSFORMERS = ["cache", "KV cache", "peak memory", "prefill", "step", "tokens/s"]
 
 
@@ -61,6 +63,23 @@ def prefill_table(records: list[Record]) -> str:
         for r in sorted(found, key=lambda r: (r.variant, r.shape, r.backend))
     ]
     return table(PREFILL, rows) if rows else "Not measured yet."
+
+
+def handoff_table(records: list[Record]) -> str:
+    """Prompts that one process computes and another decodes."""
+    rows = [_handoff_row(r) for r in records if r.op == "engine_handoff"]
+    return table(HANDOFF, rows) if rows else "Not measured yet."
+
+
+def _handoff_row(record: Record) -> list[str]:
+    facts = record.facts
+    times = [facts["prefill_ms"], record.median_ms, facts["alone_ms"], facts["alone_cached_ms"]]
+    return [
+        *(f"`{_names(record.variant)[1]}`", record.dtype, f"{record.bytes / 1e6:.1f} MB"),
+        f"{facts['share_of_16_bits']:.0%}",
+        *(f"{facts[f'wire_{rate}_gbit_ms']:.3g} ms" for rate in (10, 100)),
+        *(f"{ms:,.4g} ms" for ms in times),
+    ]
 
 
 def _names(variant: str) -> tuple[str, str]:

@@ -65,6 +65,9 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "steps": partial(own, engine.step_table, files="engine_codes", only="engine_codes"),
         "comparison": compare.committed,
         "prefill": partial(own, engine.prefill_table, files="engine_prefill"),
+        "handoff": partial(
+            own, engine.handoff_table, files="engine_handoff", only="engine_handoff"
+        ),
         "transformers": partial(on_gpu, engine.transformers_table, files="transformers_*"),
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),

@@ -37,6 +37,8 @@ COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "gossamer_prompt_tokens_computed": ("Prompt tokens computed", lambda s: s.prompt_tokens),
     "gossamer_prefix_cached_tokens": ("Tokens found by their prefix", lambda s: s.cached_tokens),
     "gossamer_output_tokens": ("Tokens sampled", lambda s: s.output_tokens),
+    "gossamer_kv_published_bytes": ("Pages published for others", lambda s: s.published_bytes),
+    "gossamer_kv_fetched_bytes": ("Pages that others published", lambda s: s.fetched_bytes),
     "gossamer_preemptions": ("Sequences that lost their pages", lambda s: s.preemptions),
 }
 

@@ -44,11 +44,14 @@ class Snapshot:
     cached_tokens: int
     output_tokens: int
     preemptions: int
+    published_bytes: int
+    fetched_bytes: int
 
     @classmethod
     def of(cls, engine: Engine) -> "Snapshot":
         """To be called in the thread that steps the engine."""
         size, manager, stats = engine.built.size, engine.manager, engine.stats
+        handoff = engine.handoff
         return cls(
             running=len(engine.scheduler.running),
             waiting=len(engine.scheduler.waiting),
@@ -61,6 +64,8 @@ class Snapshot:
             cached_tokens=stats.cached_tokens,
             output_tokens=stats.output_tokens,
             preemptions=stats.preemptions,
+            published_bytes=0 if handoff is None else handoff.published_bytes,
+            fetched_bytes=0 if handoff is None else handoff.fetched_bytes,
         )
 
     @property
