@@ -194,5 +194,7 @@ def _open_store(config: EngineConfig, rule: CacheRule) -> PageStore | None:
             "kv_transfer needs a cache whose prompts share prefixes: no prefill=dense "
             "and no prompt_mask"
         )
+    if isinstance(config.kv_transfer, PageStore):
+        return config.kv_transfer
     limit = parse_bytes("kv_transfer_size", config.kv_transfer_size)
     return PageFolder(config.kv_transfer, limit)

@@ -9,6 +9,7 @@ import torch
 
 from gossamer.kv import KVConfig
 from gossamer.kv.auto import Preset
+from gossamer.kv.page_store import PageStore
 from gossamer.masks import Mask
 from gossamer.models import Source, open_model
 from gossamer.ops.checks import one_of
@@ -45,6 +46,9 @@ class EngineConfig:
     kv_transfer: a folder through which engines share pages of prompts, see docs/disaggregation.md.
     kv_role: prefill publishes there, decode looks prompts up, both does both. kv_transfer_size:
     bytes of the folder at most.
+    kv_transfer: a folder, or another PageStore, through which engines share pages of prompts, see
+    docs/disaggregation.md. kv_role: prefill publishes there, decode looks prompts up, both does
+    both. kv_transfer_size: bytes of the folder at most.
     """
 
     model: str | PathLike[str] | Source
@@ -66,6 +70,7 @@ class EngineConfig:
     async_scheduling: bool | None = None
     launcher: str = "auto"
     kv_transfer: str | PathLike[str] | None = None
+    kv_transfer: str | PathLike[str] | PageStore | None = None
     kv_role: str = "both"
     kv_transfer_size: int | str = "4GiB"
 
@@ -110,6 +115,9 @@ class EngineConfig:
             if self.kv_role != "both":
                 raise ValueError(f"kv_role is {self.kv_role!r} without kv_transfer, a folder")
             return
+        store: Any = self.kv_transfer
+        if not isinstance(store, str | PathLike | PageStore):
+            raise TypeError(f"kv_transfer is {type(store).__name__}; must be a path or a PageStore")
         if not self.prefix_caching:
             raise ValueError("kv_transfer needs the prefix cache; prefix_caching must be True")
         if self.tensor_parallel_size > 1:

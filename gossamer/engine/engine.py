@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from collections import deque
 from collections.abc import Sequence as Tokens
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,8 +128,8 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything left to do."""
-        arriving = self.handoff is not None and self.handoff.busy
-        return arriving or len(self.scheduler) > 0 or len(self._deltas) > 0 or len(self._held) > 0
+        left: tuple[Sized, ...] = (self.scheduler, self._deltas, self._held)
+        return any(map(len, left)) or (self.handoff is not None and self.handoff.waiting > 0)
 
     # ---- steps --------------------------------------------------------------------------
 
@@ -166,9 +167,9 @@ class Engine:
 
         Waits a moment when there is nothing else to do.
         """
-        if (handoff.busy or self._held) and not (len(self.scheduler) or self._deltas):
+        if (handoff.waiting or self._held) and not (len(self.scheduler) or self._deltas):
             handoff.wait()
-        self.scheduler.add(handoff.arrived(len(self.scheduler.waiting)))
+        self.scheduler.add(handoff.arrived(self.scheduler.waiting))
         while self._held and not handoff.holds(self._held[0][0].seq):
             completion, delta = self._held.popleft()
             if completion.seq in self._completions:  # else it was aborted

@@ -8,6 +8,7 @@ copies between the cache and host memory, between steps.
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -29,7 +30,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 
 log = logging.getLogger("gossamer.engine")
 UNWRITTEN = 1 << 30  # bytes; while more than that waits to be written, prompts are not published
-AHEAD = 8  # prompts that are looked up, and sequences that wait, before others are
+AHEAD = 1 << 15  # tokens of prompts that are looked up, and as many that wait, before others are
 PATIENCE = 0.02  # seconds that a step with nothing to compute waits for the store
 
 
@@ -107,14 +108,14 @@ class Handoff:
         self._coming.append(seqs)
         self._look_ahead()
 
-    def arrived(self, waiting: int) -> list[Sequence]:
-        """Sequences for the scheduler, in which so many wait: the next that were looked up.
+    def arrived(self, waiting: Iterable[Sequence]) -> list[Sequence]:
+        """The next that were looked up, for a scheduler in which these wait.
 
         What was found of their prompts can be found by prefix from now on. Not long before they
-        start, as it would be taken for others otherwise.
+        start, as it would make room for others otherwise.
         """
-        arrived: list[Sequence] = []
-        while self._lookups and self._lookups[0][1].done() and waiting + len(arrived) < AHEAD:
+        arrived, ahead = list[Sequence](), sum(map(len, waiting))
+        while self._lookups and self._lookups[0][1].done() and ahead < AHEAD:
             seqs, done = self._lookups.popleft()
             going = [seq for seq in seqs if seq.status is not Status.FINISHED]
             if going:
@@ -122,19 +123,21 @@ class Handoff:
                 self._adopt(found)
                 self._there.update(dict.fromkeys(going, found.there))
             arrived += going
+            ahead += sum(map(len, going))
             self._look_ahead()
         return arrived
 
     @property
-    def busy(self) -> bool:
-        """Whether sequences are going to come out of `arrived`."""
-        return len(self._lookups) > 0
+    def waiting(self) -> int:
+        """Sequences that are going to come out of `arrived`."""
+        return sum(map(len, self._coming)) + sum(len(seqs) for seqs, _ in self._lookups)
 
     def _look_ahead(self) -> None:
         """Keep the reader at work, but not so far ahead that memory fills with what it found."""
-        while self._coming and len(self._lookups) < AHEAD:
+        manager = self._manager
+        while self._coming and sum(len(seqs[0]) for seqs, _ in self._lookups) < AHEAD:
             seqs = self._coming.popleft()
-            seq, manager = seqs[0], self._manager
+            seq = seqs[0]
             hashes = self._hashes(seq)
             own = {Page(False, name) for name in hashes if manager.stored.find(name) is not None}
             own |= {Page(True, name) for name in hashes if manager.dense.find(name) is not None}

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from filelock import FileLock
 from torch import Tensor
@@ -24,6 +24,7 @@ HEADER = struct.Struct("<8sIQ")  # MAGIC, CRC-32 of name and content, bytes of c
 SLACK = 16  # files are counted anew after 1/16 of the limit has been written
 
 
+@runtime_checkable
 class PageStore(Protocol):
     """Shared by engines, also of other processes; each calls it in background threads.
 

@@ -54,7 +54,7 @@ class Snapshot:
         handoff = engine.handoff
         return cls(
             running=len(engine.scheduler.running),
-            waiting=len(engine.scheduler.waiting),
+            waiting=len(engine.scheduler.waiting) + (0 if handoff is None else handoff.waiting),
             stored=Pages.of(manager.stored, size.stored_bytes),
             dense=Pages.of(manager.dense, size.dense_bytes),
             kv_bytes=engine.kv_bytes,
