@@ -11,17 +11,15 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, NamedTuple, Self
+from itertools import islice
+from typing import Any, Self
 from weakref import WeakKeyDictionary
-
-import torch
-from torch import Tensor
 
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.sequence import Sequence, Status
+from gossamer.engine.stored_prompts import Found, Page, StoredPrompts
 from gossamer.kv.host_copies import HostCopies
 from gossamer.kv.page_store import PageStore
 from gossamer.kv.pages import PagePool
@@ -32,26 +30,6 @@ log = logging.getLogger("gossamer.engine")
 UNWRITTEN = 1 << 30  # bytes; while more than that waits to be written, prompts are not published
 AHEAD = 1 << 15  # tokens of prompts that are looked up, and as many that wait, before others are
 PATIENCE = 0.02  # seconds that a step with nothing to compute waits for the store
-
-
-class Page(NamedTuple):
-    """dense: of which pool. hash: of all tokens up to its end, see Sequence.block_hash."""
-
-    dense: bool
-    hash: bytes
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a store has of a prompt.
-
-    there: pages in it. prefix: the pages of the longest prefix that can be had; content: of those
-    that the engine did not have itself.
-    """
-
-    there: set[Page]
-    prefix: list[Page]
-    content: dict[Page, Tensor]
 
 
 @dataclass(frozen=True)
@@ -66,19 +44,20 @@ class Write:
 class Handoff:
     """One engine's side of a store. All methods are for the engine's thread.
 
-    role: prefill (publishes), decode (looks prompts up), or both. space: of its pages in the store,
-    which has only pages of the same model and cache. published_bytes, fetched_bytes: so far.
+    role: prefill (publishes), decode (looks prompts up), or both. space: see StoredPrompts.
+    published_bytes, fetched_bytes: so far.
     """
 
     def __init__(
         self, store: PageStore, role: str, space: str, manager: BlockManager, copies: HostCopies
     ) -> None:
-        self._store, self._role, self._space, self._manager = store, role, space, manager
-        self._copies = copies
-        self.published_bytes = self.fetched_bytes = 0
+        self._prompts = StoredPrompts(store, space, manager.rule, copies)
+        self._role, self._manager, self._copies = role, manager, copies
+        self.fetched_bytes = 0
         self._reader = ThreadPoolExecutor(1, "gossamer kv reader")
         self._writer = ThreadPoolExecutor(1, "gossamer kv writer")
         self._coming: deque[list[Sequence]] = deque()
+        self._ahead = 0  # tokens that are being looked up
         self._lookups: deque[tuple[list[Sequence], Future[Found]]] = deque()
         self._there: WeakKeyDictionary[Sequence, set[Page]] = WeakKeyDictionary()
         self._writes: deque[Write] = deque()
@@ -117,6 +96,7 @@ class Handoff:
         arrived, ahead = list[Sequence](), sum(map(len, waiting))
         while self._lookups and self._lookups[0][1].done() and ahead < AHEAD:
             seqs, done = self._lookups.popleft()
+            self._ahead -= len(seqs[0].prompt_ids)
             going = [seq for seq in seqs if seq.status is not Status.FINISHED]
             if going:
                 found = done.result()
@@ -135,37 +115,45 @@ class Handoff:
     def _look_ahead(self) -> None:
         """Keep the reader at work, but not so far ahead that memory fills with what it found."""
         manager = self._manager
-        while self._coming and sum(len(seqs[0]) for seqs, _ in self._lookups) < AHEAD:
+        while self._coming and self._ahead < AHEAD:
             seqs = self._coming.popleft()
             seq = seqs[0]
+            self._ahead += len(seq.prompt_ids)
             hashes = self._hashes(seq)
             own = {Page(False, name) for name in hashes if manager.stored.find(name) is not None}
             own |= {Page(True, name) for name in hashes if manager.dense.find(name) is not None}
             fetches = self._role != "prefill" and not seq.params.prompt_logprobs
-            self._lookups.append((seqs, self._reader.submit(self._find, hashes, own, fetches)))
+            self._lookups.append(
+                (seqs, self._reader.submit(self._prompts.find, hashes, own, fetches))
+            )
 
     def wait(self) -> None:
         """A moment, or until something is done in the background."""
-        jobs: list[Future[Any]] = [done for _, done in self._lookups]
-        jobs += [write.done for write in self._writes if not write.done.done()]
+        self._forget_written()
+        jobs: list[Future[Any]] = [done for _, done in islice(self._lookups, 1)]
+        jobs += [write.done for write in islice(self._writes, 1)]
         wait(jobs, PATIENCE, FIRST_COMPLETED)
 
     def _adopt(self, found: Found) -> None:
         """Into pages that nobody uses, as if computed before; nothing if there are too few."""
-        mine, new = list[tuple[PagePool, int]](), list[tuple[PagePool, Page]]()
+        mine, new = list[tuple[PagePool, int]](), list[Page]()
         for page in found.prefix:
             pool = self._pool(page)
             number = pool.find(page.hash)
             if number is not None:  # else it could be taken for another page of the prefix
                 mine.append((pool, pool.share(number)))
             elif page in found.content:
-                new.append((pool, page))
-        if all(sum(p is pool for p, _ in new) <= pool.available for pool, _ in new):
-            for pool, page in new:
-                mine.append((pool, pool.take()))
-                self._copies.write(found.content[page], page.dense, mine[-1][1])
-                pool.name(mine[-1][1], page.hash)
-                self.fetched_bytes += found.content[page].nbytes
+                new.append(page)
+        dense = sum(page.dense for page in new)
+        stored_room, dense_room = self._manager.stored.available, self._manager.dense.available
+        if dense <= dense_room and len(new) - dense <= stored_room:
+            for page in new:
+                pool, copy = self._pool(page), found.content[page]
+                number = pool.take()
+                self._copies.write(copy, page.dense, number)
+                pool.name(number, page.hash)
+                mine.append((pool, number))
+                self.fetched_bytes += copy.nbytes
         for pool, number in reversed(mine):  # as BlockManager.release: its end is forgotten first
             pool.release(number)
 
@@ -173,8 +161,7 @@ class Handoff:
 
     def publish(self, seq: Sequence) -> None:
         """After the step that computed the end of its prompt, before the next moves its pages."""
-        while self._writes and self._writes[0].done.done():
-            self._writes.popleft()
+        self._forget_written()
         there = self._there.pop(seq, None)
         if there is None or self._role == "decode":
             return
@@ -184,16 +171,20 @@ class Handoff:
         known = there.union(*(write.pages for write in self._writes))
         copies = {
             page: self._copies.read(page.dense, (seq.dense if page.dense else seq.stored)[block])
-            for block, page in enumerate(self._prefix(self._hashes(seq)))
+            for block, page in enumerate(self._prompts.prefix(self._hashes(seq)))
             if page not in known
         }
         if copies:
             nbytes = sum(copy.nbytes for copy in copies.values())
-            done = self._writer.submit(self._write, copies, self._copies.recorded())
+            done = self._writer.submit(self._prompts.write, copies, self._copies.recorded())
             self._writes.append(Write(done, frozenset(copies), nbytes))
             there.update(copies)  # which other outputs of the request share
         if self._writes:  # also where all of its pages are another's
             self._last_write[seq] = self._writes[-1]
+
+    def _forget_written(self) -> None:
+        while self._writes and self._writes[0].done.done():
+            self._writes.popleft()
 
     def holds(self, seq: Sequence) -> bool:
         """Whether its end is not to be told yet: who hears of it may expect to find its pages."""
@@ -207,69 +198,14 @@ class Handoff:
         self._coming.clear()
         self._lookups.clear()
 
-    # ---- names ----------------------------------------------------------------------------
+    @property
+    def published_bytes(self) -> int:
+        return self._prompts.published_bytes
 
     def _hashes(self, seq: Sequence) -> list[bytes]:
         """Of the blocks of its prompt that a cached prefix can have; see find_prefix."""
         blocks = (len(seq.prompt_ids) - 1) // BLOCK_TOKENS
         return [seq.block_hash(block, self._manager.root) for block in range(blocks)]
 
-    def _prefix(self, hashes: list[bytes]) -> list[Page]:
-        """The pages, one for each block, that tokens after these blocks see."""
-        far = self._manager.rule.seen_stored(len(hashes))
-        return [Page(block not in far, name) for block, name in enumerate(hashes)]
-
     def _pool(self, page: Page) -> PagePool:
         return self._manager.dense if page.dense else self._manager.stored
-
-    def _name(self, page: Page) -> str:
-        return f"{self._space}/{page.hash.hex()}.{'dense' if page.dense else 'stored'}"
-
-    # ---- in the background ----------------------------------------------------------------
-
-    def _find(self, hashes: list[bytes], own: set[Page], fetches: bool) -> Found:
-        """The longest prefix in the store and the engine's own pages together."""
-        try:
-            if not fetches:
-                return Found(self._touched(self._prefix(hashes)), [], {})
-            return self._fetch(hashes, own)
-        except Exception:  # of any store; the prompt is then computed
-            log.exception("the store of pages cannot be read")
-            return Found(set(), [], {})
-
-    def _fetch(self, hashes: list[bytes], own: set[Page]) -> Found:
-        rule = self._manager.rule
-        sides = [[Page(dense, name) for name in hashes] for dense in (False, True)]
-        if rule.plain:
-            sides[1] = []
-        there = self._touched([page for both in zip_longest(*sides) for page in both if page])
-        content: dict[Page, Tensor] = {}
-        while True:
-            at_hand = own | there
-            blocks = rule.longest_prefix(*([page in at_hand for page in side] for side in sides))
-            prefix = self._prefix(hashes[:blocks])
-            wanted = [page for page in prefix if page not in own and page not in content]
-            lost = next((page for page in wanted if not self._get(page, content)), None)
-            if lost is None:
-                return Found(there, prefix, content)
-            there.discard(lost)
-
-    def _touched(self, pages: list[Page]) -> set[Page]:
-        by_name = {self._name(page): page for page in pages}
-        return {by_name[name] for name in self._store.touch(by_name)}
-
-    def _get(self, page: Page, content: dict[Page, Tensor]) -> bool:
-        copy = self._copies.empty(page.dense)
-        if self._store.get(self._name(page), copy):
-            content[page] = copy
-        return page in content
-
-    def _write(self, copies: dict[Page, Tensor], copied: torch.cuda.Event | None) -> None:
-        try:
-            if copied is not None:
-                copied.synchronize()
-            for page, copy in reversed(copies.items()):  # the beginning last, to be deleted last
-                self._store.put(self._name(page), copy)
-                self.published_bytes += copy.nbytes
-        except Exception as error:  # of any store; others will compute the prompt themselves
-            log.warning("a prompt is not published: %s", error)

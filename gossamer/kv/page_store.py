@@ -21,6 +21,7 @@ from torch import Tensor
 log = logging.getLogger("gossamer.kv")
 MAGIC = b"gossKV01"
 HEADER = struct.Struct("<8sIQ")  # MAGIC, CRC-32 of name and content, bytes of content
+LOCK_SECONDS = 10  # that another process, if it was stopped, can make this one wait
 SLACK = 16  # files are counted anew after 1/16 of the limit has been written
 
 
@@ -60,7 +61,7 @@ class PageFolder:
         self.folder, self.limit = Path(folder).absolute(), limit
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts can be read in it
-            self._lock = FileLock(self.folder / ".lock")
+            self._lock = FileLock(self.folder / ".lock", timeout=LOCK_SECONDS)
             with self._lock:
                 pass
         except OSError as error:

@@ -137,7 +137,7 @@ def test_a_prompt_that_is_looked_up_holds_up_nobody():
     running = engine.add_request(random_ids(40), SamplingParams(max_tokens=50))
     while not engine.step():
         pass
-    engine.handoff._store = store
+    engine.handoff._prompts._store = store
     engine.add_request(random_ids(40), SamplingParams(max_tokens=2))
     for _ in range(5):
         assert [delta.request_id for delta in engine.step()] == [running]
@@ -246,7 +246,8 @@ def test_requests_start_in_their_order(monkeypatch):
         assert order == sorted(order)
         # What is found for later ones would not last.
         assert sum(map(len, engine.scheduler.waiting)) < ahead + longest
-        assert sum(len(seqs[0]) for seqs, _ in engine.handoff._lookups) < ahead + longest
+        looked_up = sum(len(seqs[0]) for seqs, _ in engine.handoff._lookups)
+        assert looked_up == engine.handoff._ahead < ahead + longest
     engine.close()
 
 
