@@ -80,13 +80,15 @@ class PageFolder:
     def touch(self, names: Iterable[str]) -> set[str]:
         now, found = time.time_ns(), set()
         for age, name in enumerate(names):
-            with suppress(OSError):
+            try:  # names come by the thousand: no Path, no context
                 os.utime(self._path(name), ns=(now - age, now - age))
-                found.add(name)
+            except OSError:
+                continue
+            found.add(name)
         return found
 
     def get(self, name: str, page: Tensor) -> bool:
-        path, content = self._path(name), page.numpy().data
+        path, content = Path(self._path(name)), page.numpy().data
         try:
             # Not by mmap: a process that reads a map of a file that was cut short is killed.
             with path.open("rb") as file:
@@ -104,7 +106,7 @@ class PageFolder:
         return True
 
     def put(self, name: str, page: Tensor) -> None:
-        path, content = self._path(name), page.numpy().data
+        path, content = Path(self._path(name)), page.numpy().data
         size = HEADER.size + len(content)
         if size > self.limit:
             return
@@ -120,8 +122,8 @@ class PageFolder:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.page"
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}.page"
 
     # ---- room -------------------------------------------------------------------------------
 
