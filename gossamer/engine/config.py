@@ -43,9 +43,6 @@ class EngineConfig:
     launcher: what starts the ranks of tensor_parallel_size: spawn (processes on this host),
     torchrun (started already, see gossamer.engine.launch_torchrun), ray (actors on a cluster), or
     auto: torchrun in a process that it started, else spawn.
-    kv_transfer: a folder through which engines share pages of prompts, see docs/disaggregation.md.
-    kv_role: prefill publishes there, decode looks prompts up, both does both. kv_transfer_size:
-    bytes of the folder at most.
     kv_transfer: a folder, or another PageStore, through which engines share pages of prompts, see
     docs/disaggregation.md. kv_role: prefill publishes there, decode looks prompts up, both does
     both. kv_transfer_size: bytes of the folder at most.
@@ -69,7 +66,6 @@ class EngineConfig:
     prompt_mask: Mask | None = None
     async_scheduling: bool | None = None
     launcher: str = "auto"
-    kv_transfer: str | PathLike[str] | None = None
     kv_transfer: str | PathLike[str] | PageStore | None = None
     kv_role: str = "both"
     kv_transfer_size: int | str = "4GiB"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gossamer.kv import Calibration, KVConfig
 from gossamer.models import Source
+from gossamer.models.source import WHOLE
 
 FORMAT = 1  # of rows in pages; another number and pages of older versions are not found
 SAMPLE = 4096  # values of each weight: training changes all of them
@@ -25,7 +26,7 @@ def cache_root(
     """
     digest = hashlib.blake2b(repr((FORMAT, source.config, str(kv), dtype)).encode())
     for name, tensor in source.tensors(dtype=dtype, device=device):
-        _add(digest, name, tensor, dtype, SAMPLE)
+        _add(digest, name, tensor[WHOLE], dtype, SAMPLE)
     if calibration is not None:
         for name, tensor in calibration.tensors.items():
             _add(digest, name, tensor, torch.float32, tensor.numel())

@@ -82,7 +82,7 @@ def simulate(model: StepModel, arrivals: Iterable[Arrival], limits: Limits) -> S
             known[name] = (arrival, [])
             params = SamplingParams(max_tokens=arrival.output)
             prompt = (0,) * arrival.prompt
-            scheduler.add(Sequence(name, 0, prompt, params, seed=0, limit=arrival.output))
+            scheduler.add([Sequence(name, 0, prompt, params, seed=0, limit=arrival.output)])
         schedule = scheduler.schedule()
         if schedule is None:
             raise ValueError(f"a request of {arrival} does not fit into {size}")

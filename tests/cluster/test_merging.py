@@ -9,7 +9,7 @@ from gossamer.server.snapshot import EngineState, HostState, Pages, Snapshot
 
 def state(running, tokens, failures):
     pages = Pages(total=10, used=running, cached=1, bytes_each=64)
-    seen = Snapshot(running, 1, pages, pages, 5 * running, 20, 3, 4, 5, tokens, 0)
+    seen = Snapshot(running, 1, pages, pages, 5 * running, 20, 3, 4, 5, tokens, 0, 0, 7)
     return HostState({"dense": EngineState(seen, 1.5, failures)}, running)
 
 
@@ -19,6 +19,7 @@ def test_states_are_added():
     engine = merged.engines["dense"]
     assert (engine.tokens_per_second, engine.failures) == (3.0, 0)
     assert (engine.seen.running, engine.seen.output_tokens, engine.seen.kv_bytes) == (5, 111, 25)
+    assert engine.seen.fetched_bytes == 14
     assert engine.seen.stored == Pages(total=20, used=5, cached=2, bytes_each=64)
 
 
