@@ -83,7 +83,7 @@ def processes(kind: str) -> list[psutil.Process]:
 
 def cpu_seconds(kinds: Iterable[str]) -> float:
     times = [process.cpu_times() for kind in kinds for process in processes(kind)]
-    return sum(each.user + each.system for each in times)
+    return float(sum(each.user + each.system for each in times))
 
 
 def stickiness(server: Server, clients: ThreadPoolExecutor) -> float:
@@ -142,7 +142,7 @@ def replicas(
             found, back = death(server, clients, prompts)
         alive = server.replicas()
     finally:
-        run.end(None)
+        run.end()
     again = [tries for _, tries in found]
     record = {
         "what": "replicas",

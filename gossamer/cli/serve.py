@@ -86,13 +86,16 @@ def serve(
     ray: Annotated[
         bool, typer.Option("--ray", help="Serve replicas of the engine with Ray Serve")
     ] = False,
-    replicas: Annotated[int, typer.Option(help="With --ray: replicas of the engine")] = 1,
+    replicas: Annotated[
+        int | None, typer.Option(help="With --ray: replicas of the engine; default: 1")
+    ] = None,
     max_replicas: Annotated[
         int | None, typer.Option(help="With --ray: autoscale from --replicas to as many")
     ] = None,
     cpus_per_rank: Annotated[
-        float, typer.Option(metavar="N", help="With --ray: CPU cores of each rank of a replica")
-    ] = 1.0,
+        float | None,
+        typer.Option(metavar="N", help="With --ray: CPU cores of each rank; default: 1"),
+    ] = None,
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -158,9 +161,8 @@ def serve(
                 max_replicas=max_replicas,
                 cpus=cpus_per_rank,
                 address=ray_address,
-            )
-            if ray
-            else None,
+            ),
+            ray=ray,
         )
 
 
@@ -174,7 +176,8 @@ def _serve(
     settings: dict[str, Any],
     limits: dict[str, Any],
     engine: dict[str, Any],
-    cluster: dict[str, Any] | None,
+    cluster: dict[str, Any],
+    ray: bool,
 ) -> None:
     """Serve until told to stop. Raises ValueError, OSError, ImportError for what cannot be."""
     try:
@@ -194,7 +197,9 @@ def _serve(
         raise ValueError("--launcher is torchrun; must be spawn or ray for a server")
     if len(caches) > 1:
         _check_second_cache(config, caches)
-    if cluster is not None:
+    if cluster and not ray:
+        raise ValueError("--replicas, --max-replicas, --cpus-per-rank and --ray-address need --ray")
+    if ray:
         _serve_on_ray(model, caches, host, port, api_workers or 1, checked, engine, cluster)
         return
     workers = _api_workers(config) if api_workers is None else api_workers
@@ -222,8 +227,6 @@ def _serve_on_ray(
         raise ImportError(f"--ray needs {error.name}: pip install 'gossamer[ray]'") from None
     from gossamer.cluster.config import ClusterConfig
 
-    if settings.profiles is not None:
-        raise ValueError(f"--profiles is {settings.profiles}; cannot be given with --ray")
     address = cluster.pop("address", None)
     config = ClusterConfig(
         model=model,

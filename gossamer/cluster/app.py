@@ -20,7 +20,7 @@ from gossamer.server.gateway import Gateway
 
 ENGINE, API = "engine", "api"
 HEALTH_SECONDS = 2.0  # between two checks of a replica
-STEP_SECONDS = 60.0  # that a step may take, prompts and the start of kernels included
+STEP_SECONDS = 30.0  # that a step may take; Ray Serve replaces a replica that is silent three times
 LOGGING = LoggingConfig(enable_access_log=False)  # the API has a line for each request
 
 
@@ -30,8 +30,10 @@ def build(args: dict[str, Any]) -> serve.Application:
 
 
 def application(config: ClusterConfig) -> serve.Application:
-    """Ready for `serve.run`."""
-    bundle = config.bundle(ray.cluster_resources())
+    """Ready for `serve.run`. Raises ValueError if the cluster cannot hold it."""
+    present = ray.cluster_resources()
+    config.check(present, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+    bundle = config.bundle(present)
     scaling: dict[str, Any] = {"num_replicas": config.replicas}
     if config.max_replicas is not None:
         autoscaling = AutoscalingConfig(
@@ -46,7 +48,8 @@ def application(config: ClusterConfig) -> serve.Application:
         name=ENGINE,
         ray_actor_options={"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0)},
         max_ongoing_requests=config.most_requests,
-        max_queued_requests=max(1, limits.queue),
+        # That wait in an API process until a replica has a place: when all queues are full.
+        max_queued_requests=config.most_requests * (config.max_replicas or config.replicas),
         logging_config=LOGGING,
         request_router_config=RequestRouterConfig(
             request_router_class=PrefixRouter, request_router_kwargs=asdict(config.routing)
@@ -62,6 +65,7 @@ def application(config: ClusterConfig) -> serve.Application:
         num_replicas=config.api_replicas,
         # As many as connections want: the engines' queue is what is bounded.
         max_ongoing_requests=1 << 20,
+        max_surge_percent=100,  # of an update: the old one answers until the new one can
         ray_actor_options={"num_cpus": 0},  # they take little, and a laptop has few to give
         logging_config=LOGGING,
         graceful_shutdown_timeout_s=max(1.0, limits.drain),
@@ -75,6 +79,7 @@ def _builder(config: ClusterConfig) -> Any:
         name = serve.get_replica_context().app_name
         handle = serve.get_deployment_handle(ENGINE, app_name=name)
         settings = config.settings
-        return create_api(Gateway(partial(ReplicaLink, handle), settings.limits), settings)
+        link = partial(ReplicaLink, handle, config.start)
+        return create_api(Gateway(link, settings.limits), settings)
 
     return api

@@ -1,14 +1,13 @@
 """What a deployment is to be: model, engines, replicas, and what each of them takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from gossamer.engine import EngineConfig
+from gossamer.engine.config import parse_bytes
 from gossamer.server.engine_process import EngineStart
 from gossamer.server.settings import Limits, Settings
-
-LIMITS, SETTINGS = "limits", "settings"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,33 +55,34 @@ class ClusterConfig:
     routing: Routing = field(default_factory=Routing)
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "api_replicas"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; must be at least 1")
-        if self.max_replicas is not None and self.max_replicas < self.replicas:
+        for name, least in (("replicas", 1), ("api_replicas", 1), ("max_replicas", self.replicas)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(f"{name} is {value!r}; must be an integer of at least {least}")
+        for name in ("target_requests", "cpus"):
+            number: Any = getattr(self, name)
+            if not isinstance(number, int | float) or not number > 0:
+                raise ValueError(f"{name} is {number!r}; must be a number above 0")
+        if not self.caches or not all(isinstance(kv, str) for kv in self.caches):
+            raise ValueError(f"caches is {self.caches!r}; must name at least one KV cache")
+        if self.settings.profiles is not None:
+            raise ValueError(f"profiles is {self.settings.profiles}; cannot be had of replicas")
+        if self.ranks > 1 and self.engine_config.launcher not in ("auto", "ray"):
             raise ValueError(
-                f"max_replicas is {self.max_replicas}; must be at least {self.replicas}, replicas"
+                f"launcher is {self.engine_config.launcher!r}; must be ray for ranks of replicas"
             )
-        if not self.target_requests > 0:
-            raise ValueError(f"target_requests is {self.target_requests}; must be above 0")
-        if not self.cpus > 0:
-            raise ValueError(f"cpus is {self.cpus}; must be above 0")
-        if not self.caches:
-            raise ValueError("caches is empty; must name at least one KV cache")
-        self.engine_config  # noqa: B018 - refuses what no engine can be
 
     @classmethod
     def parse(cls, args: Mapping[str, Any]) -> Self:
         """From the `args` of a Ray Serve config file: plain values, `limits` inside `settings`."""
         values = dict(args)
-        for name, kind in (("routing", Routing), (SETTINGS, Settings)):
-            if name in values:
-                values[name] = _made(name, kind, values[name])
-        if "model" in values and SETTINGS not in values:
-            values[SETTINGS] = Settings(model=str(values["model"]).rstrip("/").rpartition("/")[2])
-        if isinstance(values.get("caches"), str):
-            values["caches"] = (values["caches"],)
-        values["caches"] = tuple(values.get("caches", ("dense",)))
+        if "routing" in values:
+            values["routing"] = _made("routing", Routing, values["routing"])
+        values["settings"] = _settings(values.get("model", ""), values.get("settings", {}))
+        caches = values.get("caches", "dense")
+        values["caches"] = (
+            (caches,) if isinstance(caches, str) else tuple(_strings("caches", caches))
+        )
         made: Self = _made("args", cls, values)
         return made
 
@@ -111,8 +111,25 @@ class ClusterConfig:
 
     def bundle(self, present: Mapping[str, float]) -> dict[str, float]:
         """What a rank takes of a cluster that has so many CPUs and GPUs."""
-        on_gpus = present.get("GPU", 0) > 0 and self.engine_config.device != "cpu"
+        device = self.engine_config.device
+        on_gpus = device.startswith("cuda") or (device == "auto" and present.get("GPU", 0) > 0)
         return {"CPU": self.cpus, "GPU": 1} if on_gpus else {"CPU": self.cpus}
+
+    def check(self, present: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> None:
+        """ValueError if the replicas need more than a cluster has, all together or on a node."""
+        count, bundle = self.replicas * self.ranks, self.bundle(present)
+        needed = {name: count * each for name, each in bundle.items()}
+        if any(present.get(name, 0) < amount for name, amount in needed.items()):
+            raise ValueError(
+                f"replicas is {self.replicas}, which need {_listed(needed)}; the cluster has "
+                f"{_listed({name: present.get(name, 0) for name in needed})}"
+            )
+        if not any(all(n.get(kind, 0) >= each for kind, each in bundle.items()) for n in nodes):
+            raise ValueError(f"a rank needs {_listed(bundle)} on one node; no node has as many")
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def _made(where: str, kind: Any, values: Any) -> Any:
@@ -123,10 +140,25 @@ def _made(where: str, kind: Any, values: Any) -> Any:
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise TypeError(f"{where} has {unknown[0]!r}; must be some of {', '.join(known)}")
-    values = dict(values)
-    if kind is Settings:
-        if LIMITS in values:
-            values[LIMITS] = _made(LIMITS, Limits, values[LIMITS])
-        for name in ("origins", "hosts"):
-            values[name] = tuple(values.get(name, ()))
     return kind(**values)
+
+
+def _settings(model: Any, values: Any) -> Settings:
+    """The name that requests use is by default that of the model's folder or file."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"settings is {values!r}; must be a mapping")
+    limits = dict(values.get("limits", {}))
+    if "body" in limits:
+        limits["body"] = parse_bytes("body", limits["body"])
+    made = {"model": str(model).rstrip("/").rpartition("/")[2], **values}
+    made["limits"] = _made("limits", Limits, limits)
+    for name in ("origins", "hosts"):
+        made[name] = tuple(_strings(name, values.get(name, ())))
+    settings: Settings = _made("settings", Settings, made)
+    return settings
+
+
+def _strings(name: str, values: Any) -> Sequence[str]:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{name} is {values!r}; must be a list")
+    return values

@@ -1,7 +1,7 @@
 """Which replica a prompt is sent to: one that has seen how it begins, unless that one is busy."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -22,12 +22,11 @@ class PrefixIndex:
         self._most = most
         self._replicas: dict[int, set[str]] = {}  # in the order of their use
 
-    def add(self, names: Sequence[int], replica: str) -> None:
-        """A replica got a prompt of these blocks."""
+    def add(self, names: Sequence[int], replica: str, among: Collection[str]) -> None:
+        """A replica got a prompt of these blocks. among: the replicas that there are."""
         for name in reversed(names):  # so that the end of a prompt is forgotten before its start
             known = self._replicas.pop(name, set())
-            known.add(replica)
-            self._replicas[name] = known
+            self._replicas[name] = {replica, *known.intersection(among)}
         while len(self._replicas) > self._most:
             del self._replicas[next(iter(self._replicas))]
 

@@ -18,7 +18,18 @@ class Replay:
     def __init__(self, outputs: int) -> None:
         self._said: list[list[int]] = [[] for _ in range(outputs)]
         self._at = [0] * outputs  # tokens of this attempt
-        self._finished = [False] * outputs
+        self._open = set(range(outputs))
+        self.aborted: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        """All outputs have ended, or were aborted."""
+        return not self._open
+
+    def abort(self, output: int) -> None:
+        """Nobody wants to hear more of it."""
+        self._open.discard(output)
+        self.aborted.add(output)
 
     def again(self) -> None:
         """The next events are those of another replica, from the start."""
@@ -30,15 +41,19 @@ class Replay:
         return [event for event in found if event is not None]
 
     def _fresh(self, event: Event) -> Event | None:
-        said, at = self._said[event.output], self._at[event.output]
-        if self._finished[event.output]:
+        if event.failure is not None:  # of all outputs, whichever it names
+            self._open.clear()
+            return event
+        if event.output not in self._open:
             return None
+        said, at = self._said[event.output], self._at[event.output]
         known = min(len(said) - at, len(event.token_ids))
         if event.token_ids[:known] != said[at : at + known]:
             raise DivergedError
         self._at[event.output] += len(event.token_ids)
         said += event.token_ids[known:]
-        self._finished[event.output] = event.finish_reason is not None
-        if known == len(event.token_ids) and event.finish_reason is None:
+        if event.finish_reason is not None:
+            self._open.discard(event.output)
+        elif known == len(event.token_ids):
             return None
         return event._replace(token_ids=event.token_ids[known:], logprobs=event.logprobs[known:])

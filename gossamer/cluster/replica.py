@@ -1,6 +1,8 @@
 """One replica: engines of its own and their thread, in an actor of Ray Serve."""
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any
@@ -9,20 +11,22 @@ from ray import serve
 
 from gossamer.server.child import set_up_log
 from gossamer.server.engine_process import EngineStart, load_engines
-from gossamer.server.events import EngineRequest, Event
+from gossamer.server.events import EngineRequest, Event, Failure
 from gossamer.server.gateway import FAILING
 from gossamer.server.host import EngineHost
 from gossamer.server.info import ServerInfo
 from gossamer.server.snapshot import HostState
 from gossamer.server.wire import Responded, Step
 
+log = logging.getLogger("gossamer.server")
+
 
 class EngineReplica:
-    """Answers a prompt per call of `generate`; replaced when `check_health` raises."""
+    """Answers a prompt per call of `generate`."""
 
     def __init__(self, start: EngineStart) -> None:
         set_up_log()
-        self._stack = ExitStack()
+        self._start, self._stack = start, ExitStack()
         engines = load_engines(start, self._stack)
         self._host = EngineHost(engines, start.queue, start.profiles)
         self._host.start()
@@ -31,6 +35,10 @@ class EngineReplica:
 
     async def generate(self, name: str, request: EngineRequest) -> AsyncIterator[list[Any]]:
         """What steps add to the request, as tuples of Event; it ends when nobody listens."""
+        if request.kv not in self._host.info.engines:  # of an API process of another version
+            message = f"kv is {request.kv!r}, which this replica has not; send it again"
+            yield [tuple(Event.failed(Failure(message, 503, "updating", 5)))]
+            return
         stream = self._streams[name] = _Stream(request)
         try:
             failure = self._host.loop.add([request], stream)
@@ -40,18 +48,19 @@ class EngineReplica:
             while stream.open:
                 yield await stream.next()
         finally:
-            del self._streams[name]
             self._host.loop.abort_all(stream)
+            del self._streams[name]
 
-    def abort(self, name: str, output: int) -> None:
+    async def abort(self, name: str, output: int) -> None:
         """End one output of a request, if it runs here."""
         stream = self._streams.get(name)
         if stream is not None:
             self._host.loop.abort(stream, stream.request.number, output)
             stream.ended(output)
 
-    def info(self) -> ServerInfo:
-        return self._host.info
+    def introduce(self, start: EngineStart) -> ServerInfo | None:
+        """What is known of the engines, to who expects these; None to who expects others."""
+        return self._host.info if start == self._start else None
 
     def state(self) -> HostState:
         return self._host.state()
@@ -66,10 +75,14 @@ class EngineReplica:
             self._host.metrics.responded(*response)
 
     async def check_health(self) -> None:
-        """Raises, or takes too long, when the engines do not step any more."""
+        """Takes too long when the engines do not step; ends the process when all steps fail.
+
+        Ray Serve would ask three times before it replaced a replica whose check raises.
+        """
         for name, failures in self._host.loop.failures.items():
             if failures >= FAILING:
-                raise RuntimeError(f"{failures} steps of {name} in a row failed")
+                log.error("%d steps of %s in a row failed; this replica ends", failures, name)
+                os._exit(1)
         between_steps: Callable[[], None] = lambda: None  # noqa: E731
         await asyncio.wrap_future(self._host.loop.call(between_steps))
 

@@ -21,7 +21,8 @@ NAME = "gossamer"
 def serve_on_ray(config: ClusterConfig, host: str, port: int, address: str | None = None) -> None:
     """Serve until a signal, on the cluster at `address`, or on one of this machine alone.
 
-    Raises ValueError if the cluster cannot hold the replicas, OSError for an address in use.
+    Raises ValueError if the cluster cannot hold the replicas or has such an application, OSError
+    for an address in use.
     """
     set_up_log()
     stop = threading.Event()
@@ -37,18 +38,25 @@ def serve_on_ray(config: ClusterConfig, host: str, port: int, address: str | Non
         stop.wait()
         log.info("stopping")
     finally:
-        end(address)
+        end()
 
 
 def start(config: ClusterConfig, host: str, port: int, address: str | None = None) -> str:
-    """The application, ready for requests; its URL."""
-    with bind(host, port)[0] as free:  # says at once if it cannot be had
-        port = int(free.getsockname()[1])
+    """The application, ready for requests; its URL.
+
+    On a cluster where Ray Serve runs already, that has an address of its own, which counts.
+    """
+    if address is None:
+        with bind(host, port)[0] as free:  # says at once if it cannot be had
+            port = int(free.getsockname()[1])
     connect(address)
-    check_resources(config, ray.cluster_resources())
+    deployed = application(config)
+    if NAME in serve.status().applications:
+        ray.shutdown()
+        raise ValueError(f"the cluster at {address!r} has an application {NAME!r} already")
     serve.start(http_options=HTTPOptions(host=host, port=port))
     try:
-        serve.run(application(config), name=NAME, route_prefix="/")
+        serve.run(deployed, name=NAME, route_prefix="/")
     except RuntimeError as error:  # without the reason, which is in the log of a replica
         raise ValueError(f"{error} {_reason()}") from None
     shown = f"[{host}]" if ":" in host else host
@@ -73,24 +81,9 @@ def connect(address: str | None) -> None:
         raise OSError(f"there is no Ray cluster at {address!r}: {error}") from None
 
 
-def end(address: str | None) -> None:
-    """Requests that run may finish. Of a cluster that others use, only the application ends."""
-    if not ray.is_initialized():
-        return
-    if address is None:
-        serve.shutdown()
-    else:
-        serve.delete(NAME)
-    ray.shutdown()
-
-
-def check_resources(config: ClusterConfig, present: dict[str, float]) -> None:
-    """ValueError if the replicas need more than the cluster has."""
-    count = config.replicas * config.ranks
-    needed = {name: count * each for name, each in config.bundle(present).items()}
-    if any(present.get(name, 0) < amount for name, amount in needed.items()):
-        has = ", ".join(f"{present.get(name, 0):g} {name}" for name in needed)
-        wants = ", ".join(f"{amount:g} {name}" for name, amount in needed.items())
-        raise ValueError(
-            f"replicas is {config.replicas}, which need {wants}; the cluster has {has}"
-        )
+def end() -> None:
+    """The application, of which requests that run may finish; with a cluster of our own, that."""
+    if ray.is_initialized():
+        if NAME in serve.status().applications:
+            serve.delete(NAME)
+        ray.shutdown()

@@ -139,6 +139,7 @@ def test_killed_started_again_and_stopped(start, tmp_path):
             ("--tensor-parallel-size", "2", "--launcher", "torchrun"),
             "--launcher is torchrun; must be spawn or ray",
         ),
+        (("--replicas", "2"), "--replicas, --max-replicas, --cpus-per-rank and --ray-address need"),
         (("--kv-role", "prefill"), "kv_role is 'prefill' without kv_transfer, a folder"),
         (("--api-key", "a b"), "the API key must be ASCII"),
         (("--served-model-name", "a\nb"), r"model is 'a\nb'; must be 1 to 200 printable"),

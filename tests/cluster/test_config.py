@@ -3,7 +3,6 @@
 import pytest
 
 from gossamer.cluster.config import ClusterConfig, Routing
-from gossamer.cluster.run import check_resources
 
 
 def test_from_the_arguments_of_a_config_file():
@@ -34,11 +33,20 @@ def test_from_the_arguments_of_a_config_file():
         ({"model": "m", "replica": 2}, "args has 'replica'; must be some of model, caches"),
         ({"model": "m", "settings": {"limits": {"que": 1}}}, "limits has 'que'"),
         ({"model": "m", "settings": 3}, "settings is 3; must be a mapping"),
-        ({"model": "m", "replicas": 0}, "replicas is 0; must be at least 1"),
-        ({"model": "m", "replicas": 3, "max_replicas": 2}, "max_replicas is 2; must be at least 3"),
-        ({"model": "m", "cpus": 0}, "cpus is 0; must be above 0"),
-        ({"model": "m", "target_requests": 0}, "target_requests is 0; must be above 0"),
-        ({"model": "m", "caches": ()}, "caches is empty"),
+        ({"model": "m", "replicas": 0}, "replicas is 0; must be an integer of at least 1"),
+        ({"model": "m", "replicas": "2"}, "replicas is '2'; must be an integer"),
+        ({"model": "m", "replicas": 3, "max_replicas": 2}, "max_replicas is 2; .* at least 3"),
+        ({"model": "m", "cpus": 0}, "cpus is 0; must be a number above 0"),
+        ({"model": "m", "target_requests": 0}, "target_requests is 0; must be a number above 0"),
+        ({"model": "m", "caches": ()}, r"caches is \(\); must name at least one"),
+        ({"model": "m", "caches": 3}, "caches is 3; must be a list"),
+        ({"model": "m", "settings": {"origins": "http://x"}}, "origins is 'http://x'; must be a"),
+        ({"model": "m", "settings": {"profiles": "/x"}}, "profiles is /x; cannot be had"),
+        ({"model": "m", "settings": {"limits": {"body": "much"}}}, "body is 'much'"),
+        (
+            {"model": "m", "engine": {"tensor_parallel_size": 2, "launcher": "spawn"}},
+            "launcher is 'spawn'; must be ray",
+        ),
         ({"model": "m", "engine": {"max_num_seqs": 0}}, "max_num_seqs is 0"),
         ({"model": "m", "engine": {"speed": 1}}, "speed"),
         ({"model": "m", "routing": {"share": 2}}, "share is 2; must be 0 to 1"),
@@ -51,11 +59,16 @@ def test_bad_arguments(args, message):
 
 def test_what_a_cluster_must_have():
     config = ClusterConfig(model="m", replicas=3, engine={"tensor_parallel_size": 2})
-    check_resources(config, {"CPU": 6, "GPU": 6})
-    check_resources(config, {"CPU": 6})  # on CPUs
+    config.check({"CPU": 6, "GPU": 6}, [{"CPU": 6, "GPU": 6}])
+    config.check({"CPU": 6}, [{"CPU": 6}])  # on CPUs
     message = "replicas is 3, which need 6 CPU, 6 GPU; the cluster has 8 CPU, 4 GPU"
     with pytest.raises(ValueError, match=message):
-        check_resources(config, {"CPU": 8, "GPU": 4})
-    message = "replicas is 3, which need 6 CPU; the cluster has 2 CPU"
-    with pytest.raises(ValueError, match=message):
-        check_resources(config, {"CPU": 2})
+        config.check({"CPU": 8, "GPU": 4}, [{"CPU": 8, "GPU": 4}])
+    with pytest.raises(ValueError, match="replicas is 3, which need 6 CPU; the cluster has 2 CPU"):
+        config.check({"CPU": 2}, [{"CPU": 2}])
+    wide = ClusterConfig(model="m", cpus=6)
+    with pytest.raises(ValueError, match="a rank needs 6 CPU on one node; no node has as many"):
+        wide.check({"CPU": 8}, [{"CPU": 4}, {"CPU": 4}])
+    on_gpus = ClusterConfig(model="m", engine={"device": "cuda"})
+    with pytest.raises(ValueError, match="which need 1 CPU, 1 GPU; the cluster has 8 CPU, 0 GPU"):
+        on_gpus.check({"CPU": 8}, [{"CPU": 8}])

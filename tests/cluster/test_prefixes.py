@@ -25,8 +25,8 @@ def test_names_are_of_all_tokens_before():
 
 def test_the_replica_with_most_of_the_prompt_is_taken():
     index = PrefixIndex(1000)
-    index.add(block_names(ids(0, 96)), "a")
-    index.add(block_names((*ids(0, 64), *ids(500, 96))), "b")
+    index.add(block_names(ids(0, 96)), "a", LOADS)
+    index.add(block_names((*ids(0, 64), *ids(500, 96))), "b", LOADS)
     prompt = (*ids(0, 64), *ids(500, 64))
     matches = index.matches(block_names(prompt))
     assert matches == {"a": 2, "b": 4}
@@ -62,7 +62,7 @@ def test_what_is_remembered_is_bounded_and_true(prompts):
     index, had = PrefixIndex(4), []
     for start, count, replica in prompts:
         names = block_names(ids(start, count))
-        index.add(names, replica)
+        index.add(names, replica, LOADS)
         had.append((names, replica))
         for seen, _ in had:
             for who, blocks in index.matches(seen).items():
@@ -71,10 +71,17 @@ def test_what_is_remembered_is_bounded_and_true(prompts):
     assert sum(bool(index.matches([name])) for name in distinct) <= 4
 
 
+def test_who_is_gone_is_forgotten():
+    index, names = PrefixIndex(10), block_names(ids(0, 64))
+    index.add(names, "a", LOADS)
+    index.add(names, "b", {"b": 0, "c": 0})
+    assert index.matches(names) == {"b": 2}
+
+
 def test_the_least_recently_used_are_forgotten_ends_first():
     index = PrefixIndex(4)
     first, second = block_names(ids(0, 96)), block_names(ids(1000, 64))
-    index.add(first, "a")
-    index.add(second, "b")
+    index.add(first, "a", LOADS)
+    index.add(second, "b", LOADS)
     assert index.matches(first) == {"a": 2}
     assert index.matches(second) == {"b": 2}

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import httpx
@@ -59,6 +60,15 @@ class Cluster:
             counts[sample.labels["replica"]] += sample.value
         return counts
 
+    def outcomes(self):
+        """How prompts ended, on all replicas."""
+        text = httpx.get(self.url + "/metrics", timeout=30).text
+        families = {f.name: f for f in text_string_to_metric_families(text)}
+        counts = Counter()
+        for sample in families["gossamer_requests"].samples:
+            counts[sample.labels["outcome"]] += sample.value
+        return counts
+
     @staticmethod
     def replicas():
         """Processes of the engines."""
@@ -85,7 +95,7 @@ def cluster(tmp_path):
     try:
         yield Cluster(run.start(config, "127.0.0.1", 0), llms)
     finally:
-        run.end(None)
+        run.end()
         for llm in llms.values():
             llm.close()
 
@@ -94,6 +104,7 @@ def test_two_replicas(cluster):
     the_client_notices_nothing(cluster)
     a_prefix_stays_with_its_replica(cluster)
     one_output_of_several_ends(cluster)
+    who_leaves_costs_nothing(cluster)
     a_replica_dies_under_load(cluster)
 
 
@@ -128,17 +139,29 @@ def a_prefix_stays_with_its_replica(cluster):
 
 
 def one_output_of_several_ends(cluster):
-    """By a stop string, which is the API's to find, so that its replica has to be told."""
+    """By a stop string, which is the API's to find, so that their replica has to be told."""
     fields = {"n": 3, "seed": 1, "temperature": 1.5, "max_tokens": 400, "stop": [*"aeiourst"]}
     answer = cluster.complete("The sea", **fields)
     assert {choice["finish_reason"] for choice in answer.json()["choices"]} == {"stop"}
     wait_until(lambda: cluster.stats()["in_flight"] == 0)
 
 
+def who_leaves_costs_nothing(cluster):
+    """A client that disconnects ends its request where it is computed."""
+    before = cluster.outcomes()["abort"]
+    body = {"model": MODEL, "prompt": "The sky", "max_tokens": 480, "ignore_eos": True}
+    for _ in range(4):
+        url = cluster.url + "/v1/completions"
+        with httpx.stream("POST", url, json={**body, "stream": True}, timeout=60) as stream:
+            next(stream.iter_lines())
+    wait_until(lambda: cluster.stats()["in_flight"] == 0)
+    assert cluster.outcomes()["abort"] > before
+
+
 def a_replica_dies_under_load(cluster):
     prompts = [f"{random.choice('abcd') * 70} {i % 20}" for i in range(REQUESTS)]
     expected = {p: cluster.offline(p, max_tokens=24).outputs[0].text for p in set(prompts)}
-    victim = random.choice(cluster.replicas())
+    victim, again = random.choice(cluster.replicas()), []
 
     def ask(prompt):
         while True:  # as a client does whose request may be sent again
@@ -146,6 +169,7 @@ def a_replica_dies_under_load(cluster):
             if answer.status_code not in RETRYABLE:
                 return prompt, answer
             assert answer.json()["error"]["code"] in ("engine_down", "queue_full")
+            again.append(prompt)
             time.sleep(0.2)
 
     with ThreadPoolExecutor(CLIENTS) as clients:
@@ -156,6 +180,7 @@ def a_replica_dies_under_load(cluster):
             assert answer.json()["choices"][0]["text"] == expected[prompt]
             if count == KILLED_AFTER:
                 os.kill(victim.pid, signal.SIGKILL)
+    assert len(again) < CLIENTS / 2  # nearly all go on elsewhere without their client's help
     assert not psutil.pid_exists(victim.pid) or victim.status() == psutil.STATUS_ZOMBIE
     wait_until(lambda: cluster.stats()["replicas"] == 2, 60)
     assert len(cluster.served()) == 2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.cluster.replay import DivergedError, Replay
-from gossamer.server.events import Event
+from gossamer.server.events import Event, Failure
 
 
 def events_of(tokens, cuts, output=0):
@@ -47,6 +47,19 @@ def test_other_tokens_are_an_error():
         replay.fresh([Event(0, [4, 5])])
 
 
-def test_a_failure_is_passed_on():
-    failed = Event(0, [], finish_reason="error")
-    assert Replay(1).fresh([failed]) == [failed]
+def test_a_failure_is_of_all_outputs():
+    replay = Replay(2)
+    replay.fresh(events_of([1, 2], []))
+    failed = Event.failed(Failure("no memory"))
+    assert failed.output == 0  # which has ended
+    assert not replay.over
+    assert replay.fresh([failed]) == [failed]
+    assert replay.over
+
+
+def test_what_is_aborted_is_over_and_says_nothing():
+    replay = Replay(2)
+    replay.abort(1)
+    replay.again()
+    assert replay.fresh([*events_of([1], []), Event(1, [5])]) == events_of([1], [])
+    assert (replay.over, replay.aborted) == (True, {1})
