@@ -22,7 +22,7 @@ def loaded(model: str, **options: Any) -> Iterator[LLM]:
     free_memory()
     several = options.get("tensor_parallel_size", 1) > 1
     weights = (options.get("random_weights", False), options.get("seed", 0))
-    with LLM(model if several else _opened(model, *weights), **options) as llm:
+    with LLM(model if several else opened(model, *weights), **options) as llm:
         if llm.chosen is not None:
             print(llm.chosen, file=sys.stderr)
         yield llm
@@ -36,8 +36,8 @@ def free_memory() -> None:
 
 
 @cache
-def _opened(model: str, random_weights: bool, seed: int) -> Source:
-    """Opened once for all caches that a command compares."""
+def opened(model: str, random_weights: bool, seed: int) -> Source:
+    """Opened once in a process: tokenizers of GGUF files take seconds."""
     return open_model(model, random_weights, seed)
 
 
