@@ -82,11 +82,11 @@ def serve_if_above_0(config: EngineConfig) -> None:
 
 
 def launch(config: EngineConfig) -> Launch:
-    """For rank 0. RuntimeError for a second engine: the other ranks have ended with the first."""
+    """For rank 0. ValueError for a second engine: the other ranks have ended with the first."""
     place = Place.of(os.environ, config)
     host, store = place.host, place.store()
     if store.add(ENGINES, 1) > 1:
-        raise RuntimeError(
+        raise ValueError(
             "the other ranks have served an LLM of this run of torchrun, and ended with it; "
             "start a new run, or use launcher='spawn'"
         )

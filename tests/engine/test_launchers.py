@@ -71,7 +71,7 @@ with LLM({str(directory)!r}, tensor_parallel_size=2, **OPTIONS) as llm:
     print("tokens", tokens_of(llm), flush=True)
 try:
     LLM({str(directory)!r}, tensor_parallel_size=2, **OPTIONS)
-except RuntimeError as error:
+except ValueError as error:
     print("refused", error)
 """)
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
