@@ -11,6 +11,7 @@ from gossamer.cli.serve import served_name
 
 if TYPE_CHECKING:
     from gossamer.batch.run import Compute
+    from gossamer.engine import EngineConfig
 
 
 def batch(
@@ -44,6 +45,7 @@ def batch(
     calibration: o.CalibrationFile = None,
     calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
+    launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
     no_prefix_caching: o.NoPrefixCaching = False,
@@ -75,6 +77,7 @@ def batch(
                 calibration=calibration,
                 calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
+                launcher=launcher,
                 random_weights=random_weights,
                 enforce_eager=eager,
                 prefix_caching=not no_prefix_caching,
@@ -99,17 +102,26 @@ def _batch(
     from gossamer.engine import EngineConfig
     from gossamer.engine.config import parse_bytes
     from gossamer.kv import KVConfig
-    from gossamer.kv.auto import Preset
 
-    EngineConfig(model=setup["model"], **engine)
-    Preset.parse(setup["kv"]) or KVConfig.of(setup["kv"], torch.float32)
+    _check_launcher(EngineConfig(model=setup["model"], **engine), on_ray=replicas is not None)
     checked = Setup(**setup, max_body=parse_bytes("--max-body", max_body), options=engine)
+    KVConfig.of(checked.kv, torch.float32)
     compute = local.compute if replicas is None else _computing_on_ray(replicas)
     try:
         summary = run(checked, source, target, compute)
     except EngineFailedError as error:
         raise o.failed(error, code=1) from None
     typer.echo(f"{summary}; written to {target}")
+
+
+def _check_launcher(config: "EngineConfig", on_ray: bool) -> None:
+    """Raises ValueError. torchrun's processes would all write the output, and an engine in an actor
+    has its GPUs already."""
+    valid = ("spawn",) if on_ray else ("spawn", "ray")
+    launcher = config.resolved_launcher
+    if config.tensor_parallel_size > 1 and launcher not in valid:
+        kind = "a batch with --ray" if on_ray else "a batch"
+        raise ValueError(f"--launcher is {launcher}; must be {' or '.join(valid)} for {kind}")
 
 
 def _computing_on_ray(replicas: int) -> "Compute":

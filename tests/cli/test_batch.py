@@ -12,6 +12,7 @@ pytest.importorskip("fastapi", reason="pip install 'gossamer[serve]'")
 pytest.importorskip("httpx", reason="pip install 'gossamer[serve]'")
 
 SMALL = ("--device", "cpu", "--kv-memory", "64MB")
+TWO = ("--tensor-parallel-size", "2", "--launcher")
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "w9"}], "max_tokens": 3}
 
 
@@ -56,7 +57,10 @@ def test_a_job_and_what_it_says(words, source, tmp_path):
         (("--max-body", "1B"), "body is 1; must be at least 1024"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),
         (("--served-model-name", "a\nb"), "printable"),
+        (("--kv", "auto"), "--kv is auto, whose cache depends on measured speed; name the cache"),
         (("--kv", "auto:x"), "auto:x"),
+        ((*TWO, "torchrun"), "--launcher is torchrun; must be spawn or ray for a batch"),
+        ((*TWO, "ray", "--ray"), "--launcher is ray; must be spawn for a batch with --ray"),
         (("--kv", "thin"), "thin"),
         (("--calibration", "missing.safetensors"), "missing.safetensors"),
     ],
@@ -67,6 +71,16 @@ def test_bad_options(words, source, tmp_path, options, reason):
     assert found.exit_code == 2
     assert found.stderr.startswith("error: ")
     assert reason in found.stderr
+    assert not target.exists()
+
+
+def test_under_torchrun(words, source, tmp_path, monkeypatch):
+    """Which is then the launcher unless another one is named."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    target = tmp_path / "out.jsonl"
+    found = batch(words, source, target, *SMALL, *TWO[:2])
+    assert found.exit_code == 2
+    assert "--launcher is torchrun; must be spawn or ray" in found.stderr
     assert not target.exists()
 
 
