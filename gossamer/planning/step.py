@@ -89,7 +89,7 @@ class StepModel:
     def time(self, work: Work) -> StepTime:
         layers, engine = self.model.layers, self.gpu.engine
         rows = work.decoding + work.prompt
-        weights = layers * self._gemm(self.layer_weights / self.ranks, rows)
+        weights = layers * self._gemm(self.rank_weights, rows)
         weights += self._gemm(self.head_weights, work.decoding + work.ending)
         flops = 4 * self.shape.query_heads * self.shape.head_dim * work.pairs
         return StepTime(
@@ -123,6 +123,15 @@ class StepModel:
         """Of all ranks."""
         return sum(math.prod(shape) for shape in layer_shapes(self.model).values())
 
+    @cached_property
+    def rank_weights(self) -> float:
+        """Of a layer on one rank, which has at least one KV head however many ranks there are."""
+        shared = self.shape.kv_heads / self.model.kv_heads
+        return sum(
+            math.prod(shape) * (shared if "k_proj" in name or "v_proj" in name else 1 / self.ranks)
+            for name, shape in layer_shapes(self.model).items()
+        )
+
     @property
     def head_weights(self) -> int:
         """Whole on every rank."""
@@ -132,7 +141,7 @@ class StepModel:
     def weight_bytes(self) -> int:
         """In the memory of one rank."""
         copies = 1 if self.model.tied else 2  # embedding and head
-        layers = self.model.layers * self.layer_weights // self.ranks
+        layers = round(self.model.layers * self.rank_weights)
         return self.dtype.itemsize * (layers + copies * self.head_weights)
 
     @property

@@ -56,6 +56,16 @@ def test_ranks_share_weights_and_heads_and_send():
     assert one.weight_bytes - two.weight_bytes == LAYERS * LAYER
 
 
+def test_more_ranks_than_kv_heads_have_one_each():
+    """K and V of 8 heads are on 16 ranks twice."""
+    time = step_model(ranks=16, on=round_gpu()).time(Work(decoding=100, context=5000))
+    kv_weights = 2 * 4096 * 1024
+    layer = (LAYER - kv_weights) / 16 + kv_weights / 8
+    assert time.weights == pytest.approx((LAYERS * layer + HEAD) / 1e9 * 1.1)
+    eight, sixteen = (step_model(ranks=n, on=round_gpu()).weight_bytes for n in (8, 16))
+    assert eight - sixteen == LAYERS * (LAYER - kv_weights) / 8
+
+
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "llama-135m"])
 def test_weights_are_those_of_the_model(name):
     shapes = tensor_shapes(config(name)).values()
