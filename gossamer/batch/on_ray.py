@@ -35,9 +35,15 @@ ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 READER_CPUS = 0.5
 CALLS = 4  # of an engine at a time: when one of them ends, it has the lines of the others
 BLOCKS = (4 << 10, 128 << 10)  # bytes of lines or results that travel together
-# A row is a result, or the reason why there are no more.
+# A row is a result, or the reason why there are no more; refused: an engine could not be loaded.
 RESULTS = pa.schema(
-    {"number": pa.int64(), "line": pa.string(), "ok": pa.bool_(), "error": pa.string()}
+    {
+        "number": pa.int64(),
+        "line": pa.string(),
+        "ok": pa.bool_(),
+        "error": pa.string(),
+        "refused": pa.bool_(),
+    }
 )
 
 
@@ -47,13 +53,14 @@ def computing(replicas: int) -> Compute:
 
 
 def _compute(setup: Setup, survey: Survey, results: Results, bar: Bar, replicas: int) -> None:
-    """See `run`. Raises ValueError for a cluster that is too small, and EngineFailedError."""
+    """See `run`. Raises ValueError for a cluster that is too small and for what an engine cannot be
+    loaded with, and EngineFailedError."""
     with _connected(replicas, _gpus(setup)):
         try:
             for table in _tables(setup, survey, results, replicas):
                 for row in table.to_pylist():
                     if row["error"] is not None:
-                        raise EngineFailedError(row["error"])
+                        raise (ValueError if row["refused"] else EngineFailedError)(row["error"])
                     if results.add(row["number"], row["line"], ok=row["ok"]):
                         bar.advance()
                 results.sync()
@@ -170,7 +177,9 @@ class _Replica:
         rows: list[dict[str, Any]] = [
             {"number": r.number, "line": r.line(self._job), "ok": r.ok} for r in found
         ]
-        return pa.Table.from_pylist([*rows, *([{"error": error}] if error else [])], RESULTS)
+        if error is not None:
+            rows.append({"error": error, "refused": self._refused is not None})
+        return pa.Table.from_pylist(rows, RESULTS)
 
     def _wait_for(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

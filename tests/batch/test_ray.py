@@ -5,7 +5,6 @@ import json
 import pytest
 
 from gossamer.batch import Summary, local, run
-from gossamer.batch.job import Job
 from tests.batch.jobs import completion, read, setup, write
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'gossamer[ray]'")
@@ -41,9 +40,12 @@ def test_results_are_those_of_one_process(words, tmp_path, monkeypatch):
     }
 
 
-def test_an_engine_that_cannot_be_loaded_says_so_in_a_row(words):
-    options = setup(words).options | {"kv_memory": "1KB"}
-    replica = on_ray._Replica(setup(words, options=options), Job("1" * 64, "2" * 64))
-    rows = replica(pyarrow.table({"number": [1]})).to_pylist()
-    assert [row["number"] for row in rows] == [None]
-    assert "kv_memory is 1000 bytes" in rows[0]["error"]
+def test_an_engine_that_cannot_be_loaded(words, tmp_path, monkeypatch):
+    """As in one process: a ValueError, for which commands exit with 2."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    source, target = write(tmp_path / "in.jsonl", [completion(1)]), tmp_path / "out.jsonl"
+    small = setup(words, options=setup(words).options | {"kv_memory": "1KB"})
+    for compute in (local.compute, on_ray.computing(1)):
+        with pytest.raises(ValueError, match="kv_memory is 1000 bytes"):
+            run(small, source, target, compute)
+    assert target.read_bytes() == b""
