@@ -169,7 +169,7 @@ class Engine:
         """
         if (handoff.waiting or self._held) and not (len(self.scheduler) or self._deltas):
             handoff.wait()
-        self.scheduler.add(handoff.arrived(self.scheduler.waiting))
+        self.scheduler.add(handoff.arrived(self.scheduler))
         while self._held and not handoff.holds(self._held[0][0].seq):
             completion, delta = self._held.popleft()
             if completion.seq in self._completions:  # else it was aborted

@@ -8,7 +8,6 @@ copies between the cache and host memory, between steps.
 
 import logging
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
+from gossamer.engine.scheduler import Scheduler
 from gossamer.engine.sequence import Sequence, Status
 from gossamer.engine.stored_prompts import Found, Page, StoredPrompts
 from gossamer.kv.host_copies import HostCopies
@@ -87,25 +87,62 @@ class Handoff:
         self._coming.append(seqs)
         self._look_ahead()
 
-    def arrived(self, waiting: Iterable[Sequence]) -> list[Sequence]:
-        """The next that were looked up, for a scheduler in which these wait.
+    def arrived(self, scheduler: Scheduler) -> list[Sequence]:
+        """The next that were looked up, to be added to this scheduler.
 
-        What was found of their prompts can be found by prefix from now on. Not long before they
-        start, as it would make room for others otherwise.
+        What was found of their prompts can be found by prefix from now on. Not before they can
+        start: others would take the pages for themselves otherwise.
         """
-        arrived, ahead = list[Sequence](), sum(map(len, waiting))
+        arrived, waiting = list[Sequence](), [*scheduler.waiting]
+        ahead = sum(map(len, waiting))
+        self._keep(waiting)
         while self._lookups and self._lookups[0][1].done() and ahead < AHEAD:
-            seqs, done = self._lookups.popleft()
-            self._ahead -= len(seqs[0].prompt_ids)
+            seqs, done = self._lookups[0]
+            found = done.result()
             going = [seq for seq in seqs if seq.status is not Status.FINISHED]
+            if going and found.content and not self._can_start(going, waiting, scheduler):
+                break
+            self._lookups.popleft()
+            self._ahead -= len(seqs[0].prompt_ids)
             if going:
-                found = done.result()
                 self._adopt(found)
                 self._there.update(dict.fromkeys(going, found.there))
             arrived += going
+            waiting += going
             ahead += sum(map(len, going))
             self._look_ahead()
         return arrived
+
+    def _keep(self, waiting: list[Sequence]) -> None:
+        """Their pages are the last that others take."""
+        for seq in reversed(waiting):
+            for page in reversed(self._prompts.prefix(self._hashes(seq))):
+                pool = self._pool(page)
+                number = pool.find(page.hash)
+                if number is not None:
+                    pool.touch(number)
+
+    def _can_start(
+        self, going: list[Sequence], waiting: list[Sequence], scheduler: Scheduler
+    ) -> bool:
+        """Whether they could now, after those that wait. A page that several share counts once."""
+        if not scheduler.running and not waiting:
+            return True
+        if scheduler.free_rows <= len(waiting):
+            return False
+        rule, pages, stored, dense = self._manager.rule, set[Page](), 0, 0
+        for seq in [*waiting, *going]:
+            prefix = self._prompts.prefix(self._hashes(seq))
+            near = sum(page.dense for page in prefix)
+            stored += rule.stored_blocks(len(seq)) - (len(prefix) - near)
+            dense += rule.most_dense_pages - near
+            pages.update(prefix)
+        for page in pages:
+            pool = self._pool(page)
+            number = pool.find(page.hash)
+            if number is None or not pool.is_used(number):  # else it takes no room
+                stored, dense = stored + (not page.dense), dense + page.dense
+        return stored <= self._manager.stored.available and dense <= self._manager.dense.available
 
     @property
     def waiting(self) -> int:

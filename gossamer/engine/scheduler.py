@@ -88,6 +88,11 @@ class Scheduler:
     def __len__(self) -> int:
         return len(self.running) + len(self.waiting)
 
+    @property
+    def free_rows(self) -> int:
+        """Sequences that can start beside those that run."""
+        return len(self._rows)
+
     def add(self, seqs: Iterable[Sequence]) -> None:
         self.waiting.extend(seqs)
 

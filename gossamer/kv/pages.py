@@ -63,9 +63,17 @@ class PagePool:
         """The page that holds this content, in use or idle."""
         return self._by_name.get(name)
 
+    def is_used(self, page: int) -> bool:
+        return self._references[page] > 0
+
     def is_last_use(self, page: int) -> bool:
         """Whether `release` would make it available."""
         return self._references[page] == 1
+
+    def touch(self, page: int) -> None:
+        """If it is idle, it was used just now."""
+        if page in self._idle:
+            self._idle.move_to_end(page)
 
     def share(self, page: int) -> int:
         """Use a page once more; returns it."""

@@ -147,21 +147,59 @@ def test_a_store_that_fails_costs_computation_only(caplog):
     assert "a prompt is not published: no space" in caplog.text
 
 
-def test_a_prompt_without_room_for_what_was_found_is_computed():
+def publish(store: Shelf, prompts: list[list[int]]) -> None:
+    engine = sharing(fake_engine(PLAIN, 64, 0), store, "prefill")
+    for prompt in prompts:
+        engine.add_request(prompt, SamplingParams(max_tokens=1))
+    finish(engine)
+    engine.close()
+
+
+def test_a_prompt_waits_for_room_for_what_was_found():
     store, prompt = Shelf(), random_ids(200)
-    first = sharing(fake_engine(PLAIN, 64, 0), store)
-    first.add_request(prompt, SamplingParams(max_tokens=1))
-    finish(first)
-    first.close()
-    second = sharing(fake_engine(PLAIN, 10, 0), store)
-    second.add_request(random_ids(250), SamplingParams(max_tokens=20))
-    second.step()
-    while not second.scheduler.running:
-        second.step()
-    second.add_request(prompt, SamplingParams(max_tokens=20))
-    assert len(finish(second)) == 2
-    assert second.handoff.fetched_bytes == 0
-    second.close()
+    publish(store, [prompt])
+    engine = sharing(fake_engine(PLAIN, 10, 0), store)
+    engine.add_request(random_ids(250), SamplingParams(max_tokens=20))
+    engine.step()
+    while not engine.scheduler.running:
+        engine.step()
+    engine.add_request(prompt, SamplingParams(max_tokens=20))
+    assert len(finish(engine)) == 2
+    assert engine.stats.cached_tokens == 192
+    engine.close()
+
+
+@pytest.mark.parametrize("pages", [24, 32, 64, 100])
+def test_what_is_found_of_many_prompts_is_there_when_they_start(pages):
+    store, prompts = Shelf(), [random_ids(200) for _ in range(20)]
+    publish(store, prompts)
+    engine = sharing(fake_engine(PLAIN, pages, 0), store, "decode")
+    for prompt in prompts:
+        engine.add_request(prompt, SamplingParams(max_tokens=3))
+    together = 0
+    while engine.busy:
+        engine.step()
+        together = max(together, len(engine.scheduler.running))
+    assert engine.stats.cached_tokens == 20 * 192
+    assert engine.handoff.fetched_bytes == 20 * 6 * 32 * 8  # and each only once
+    assert together == min(8, pages // 7)
+    engine.close()
+
+
+def test_prompts_that_share_pages_run_together():
+    store, beginning = Shelf(), random_ids(320)
+    prompts = [[*beginning, *random_ids(40)] for _ in range(4)]
+    publish(store, prompts)
+    engine = sharing(fake_engine(PLAIN, 20, 0), store, "decode")
+    for prompt in prompts:
+        engine.add_request(prompt, SamplingParams(max_tokens=10))
+    together = 0
+    while engine.busy:
+        engine.step()
+        together = max(together, len(engine.scheduler.running))
+    assert together == len(prompts)
+    assert engine.stats.cached_tokens == 4 * 352
+    engine.close()
 
 
 def test_pages_are_published_once_and_fetched_once():
