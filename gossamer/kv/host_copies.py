@@ -16,11 +16,15 @@ class HostCopies:
         self._pools = {False: (pools["k"], pools["v"])}
         if "dense_k" in pools:
             self._pools[True] = (pools["dense_k"], pools["dense_v"])
-        self._on_gpu = cache.spec.device.type == "cuda"
+        self._device = cache.spec.device
+        self._on_gpu = self._device.type == "cuda"
+
+    def page_bytes(self, dense: bool) -> int:
+        return sum(pool[0].numel() for pool in self._pools[dense])
 
     def empty(self, dense: bool) -> Tensor:
-        size = sum(pool[0].numel() for pool in self._pools[dense])
         # A copy from or to memory that is not pinned would wait for the device.
+        size = self.page_bytes(dense)
         return torch.empty(size, dtype=torch.uint8, pin_memory=self._on_gpu)
 
     def read(self, dense: bool, page: int) -> Tensor:
@@ -40,7 +44,7 @@ class HostCopies:
         if not self._on_gpu:
             return None
         event = torch.cuda.Event()
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def _parts(self, copy: Tensor, dense: bool, page: int) -> Iterable[tuple[Tensor, Tensor]]:
