@@ -29,6 +29,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 log = logging.getLogger("gossamer.engine")
 UNWRITTEN = 1 << 30  # bytes; while more than that waits to be written, prompts are not published
 AHEAD = 1 << 15  # tokens of prompts that are looked up, and as many that wait, before others are
+UNUSED = 1 << 30  # bytes of prompts that are looked up, before others are
 PATIENCE = 0.02  # seconds that a step with nothing to compute waits for the store
 
 
@@ -58,6 +59,8 @@ class Handoff:
         self._writer = ThreadPoolExecutor(1, "gossamer kv writer")
         self._coming: deque[list[Sequence]] = deque()
         self._ahead = 0  # tokens that are being looked up
+        page = max(copies.page_bytes(False), copies.page_bytes(True))
+        self._most_ahead = min(AHEAD, UNUSED * BLOCK_TOKENS // page)
         self._lookups: deque[tuple[list[Sequence], Future[Found]]] = deque()
         self._there: WeakKeyDictionary[Sequence, set[Page]] = WeakKeyDictionary()
         self._writes: deque[Write] = deque()
@@ -152,7 +155,7 @@ class Handoff:
     def _look_ahead(self) -> None:
         """Keep the reader at work, but not so far ahead that memory fills with what it found."""
         manager = self._manager
-        while self._coming and self._ahead < AHEAD:
+        while self._coming and self._ahead < self._most_ahead:
             seqs = self._coming.popleft()
             seq = seqs[0]
             self._ahead += len(seq.prompt_ids)
@@ -173,7 +176,18 @@ class Handoff:
 
     def _adopt(self, found: Found) -> None:
         """Into pages that nobody uses, as if computed before; nothing if there are too few."""
-        mine, new = list[tuple[PagePool, int]](), list[Page]()
+        mine = list[tuple[PagePool, int]]()
+        try:
+            self._fill(found, mine)
+        except Exception:  # as no memory on the device; what is not there is computed
+            log.exception("pages that were found cannot be used")
+        finally:
+            for pool, number in reversed(mine):  # as BlockManager.release: its end goes first
+                pool.release(number)
+
+    def _fill(self, found: Found, mine: list[tuple[PagePool, int]]) -> None:
+        """Pages of what was found; they are in use, and in `mine`, also when a copy fails."""
+        new = list[Page]()
         for page in found.prefix:
             pool = self._pool(page)
             number = pool.find(page.hash)
@@ -187,12 +201,10 @@ class Handoff:
             for page in new:
                 pool, copy = self._pool(page), found.content[page]
                 number = pool.take()
+                mine.append((pool, number))
                 self._copies.write(copy, page.dense, number)
                 pool.name(number, page.hash)
-                mine.append((pool, number))
                 self.fetched_bytes += copy.nbytes
-        for pool, number in reversed(mine):  # as BlockManager.release: its end is forgotten first
-            pool.release(number)
 
     # ---- prompts that were computed -------------------------------------------------------
 
@@ -206,18 +218,30 @@ class Handoff:
             log.warning("a prompt is not published: the store is too slow")
             return
         known = there.union(*(write.pages for write in self._writes))
-        copies = {
-            page: self._copies.read(page.dense, (seq.dense if page.dense else seq.stored)[block])
+        new = {
+            page: block
             for block, page in enumerate(self._prompts.prefix(self._hashes(seq)))
             if page not in known
+        }
+        try:
+            self._write(seq, new)
+        except Exception as error:  # as no memory that can be pinned
+            log.warning("a prompt is not published: %s", error)
+            return
+        there.update(new)  # which other outputs of the request share
+        if self._writes:  # also where all of its pages are another's
+            self._last_write[seq] = self._writes[-1]
+
+    def _write(self, seq: Sequence, new: dict[Page, int]) -> None:
+        """Copy these blocks of the sequence, and begin to write the copies."""
+        copies = {
+            page: self._copies.read(page.dense, (seq.dense if page.dense else seq.stored)[block])
+            for page, block in new.items()
         }
         if copies:
             nbytes = sum(copy.nbytes for copy in copies.values())
             done = self._writer.submit(self._prompts.write, copies, self._copies.recorded())
             self._writes.append(Write(done, frozenset(copies), nbytes))
-            there.update(copies)  # which other outputs of the request share
-        if self._writes:  # also where all of its pages are another's
-            self._last_write[seq] = self._writes[-1]
 
     def _forget_written(self) -> None:
         while self._writes and self._writes[0].done.done():

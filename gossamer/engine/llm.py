@@ -152,7 +152,8 @@ class LLM:
                     open_ids = {name for name in open_ids if name in self.engine.requests}
                     continue
                 delta = inbox.popleft()
-                if delta.request.finished:
+                # An end that was not told yet is in the request already, but not here.
+                if delta.finish_reason and delta.request_id not in self.engine.requests:
                     open_ids.discard(delta.request_id)
                 yield delta
         finally:

@@ -20,7 +20,8 @@ class HostCopies:
         self._on_gpu = self._device.type == "cuda"
 
     def page_bytes(self, dense: bool) -> int:
-        return sum(pool[0].numel() for pool in self._pools[dense])
+        """0 for dense pages of a cache without them."""
+        return sum(pool[0].numel() for pool in self._pools.get(dense, ()))
 
     def empty(self, dense: bool) -> Tensor:
         # A copy from or to memory that is not pinned would wait for the device.

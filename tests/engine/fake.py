@@ -178,6 +178,9 @@ class FakeCopies:
     def __init__(self, executor: FakeExecutor) -> None:
         self._pools = {False: executor.stored, True: executor.dense}
 
+    def page_bytes(self, dense: bool) -> int:
+        return BLOCK_TOKENS * 8
+
     def empty(self, dense: bool) -> torch.Tensor:
         return torch.zeros(BLOCK_TOKENS, dtype=torch.int64)
 

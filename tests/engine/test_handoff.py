@@ -4,18 +4,17 @@ The engines are fakes whose pages hold hashes (tests/engine/fake.py), and the st
 any time.
 """
 
+import itertools
 import random
-import threading
 from typing import Any
 
 import pytest
-import torch
 
 from gossamer.engine import SamplingParams, handoff
 from gossamer.engine.engine import Engine
 from gossamer.engine.handoff import Handoff
 from tests.engine.fake import PLAIN, FakeCopies, check_pages, fake_engine
-from tests.engine.shelf import Shelf
+from tests.engine.shelf import Shelf, Slow
 from tests.engine.test_scheduler import (
     LONGEST,
     POOLS,
@@ -68,22 +67,6 @@ def test_any_traffic_through_any_store_gives_what_each_request_would_get_alone(s
         engine.close()
     assert fetched > 0
     assert published > 0
-
-
-class Slow(Shelf):
-    """Does nothing until it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_read, self.may_write = threading.Event(), threading.Event()
-
-    def touch(self, names: Any) -> set[str]:
-        assert self.may_read.wait(60)
-        return super().touch(names)
-
-    def put(self, name: str, page: torch.Tensor) -> None:
-        assert self.may_write.wait(60)
-        super().put(name, page)
 
 
 def test_a_prompt_that_is_looked_up_holds_up_nobody():
@@ -145,6 +128,36 @@ def test_a_store_that_fails_costs_computation_only(caplog):
     engine.close()
     assert "the store of pages cannot be read" in caplog.text
     assert "a prompt is not published: no space" in caplog.text
+
+
+@pytest.mark.parametrize(("spec", "cached"), [(PLAIN, 96), ("sparse:k=8,v=8", 0)])
+def test_a_copy_that_fails_costs_computation_only(monkeypatch, spec, cached, caplog):
+    """Of the six pages of a prompt, the fourth."""
+    store, prompts = Shelf(), [random_ids(200) for _ in range(2)]
+
+    def serve_with_failing(method: str, role: str) -> Engine:
+        engine = sharing(fake_engine(spec, 64, 32), store, role)
+        copy, calls = getattr(FakeCopies, method), itertools.count()
+
+        def copy_or_fail(*args: Any) -> Any:
+            if next(calls) == 3:
+                raise RuntimeError("out of memory")
+            return copy(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeCopies, method, copy_or_fail)
+            for prompt in prompts:
+                engine.add_request(prompt, SamplingParams(max_tokens=3))
+            assert len(finish(engine)) == len(prompts)
+        engine.close()
+        return engine
+
+    serve_with_failing("read", "prefill")
+    assert "a prompt is not published: out of memory" in caplog.text
+    assert len(store.pages) == 6  # of the other prompt
+    engine = serve_with_failing("write", "decode")
+    assert "pages that were found cannot be used" in caplog.text
+    assert engine.stats.cached_tokens == cached
 
 
 def publish(store: Shelf, prompts: list[list[int]]) -> None:
@@ -225,9 +238,10 @@ def test_pages_are_published_once_and_fetched_once():
     assert len(store.pages) == 6 + 1 + 2
 
 
-def test_requests_start_in_their_order(monkeypatch):
+@pytest.mark.parametrize("bound", ["AHEAD", "UNUSED"])
+def test_requests_start_in_their_order(monkeypatch, bound):
     ahead, longest = 400, 300
-    monkeypatch.setattr(handoff, "AHEAD", ahead)
+    monkeypatch.setattr(handoff, bound, ahead * (8 if bound == "UNUSED" else 1))
     engine = sharing(fake_engine(PLAIN, 400, 0, max_num_seqs=3), Shelf())
     names = [
         engine.add_request(random_ids(length), SamplingParams(max_tokens=3))
@@ -238,7 +252,7 @@ def test_requests_start_in_their_order(monkeypatch):
         order = [names.index(seq.request_id) for seq in engine.scheduler]
         assert order == sorted(order)
         # What is found for later ones would not last.
-        assert sum(map(len, engine.scheduler.waiting)) < ahead + longest
+        assert sum(map(len, engine.scheduler.waiting)) < handoff.AHEAD + longest
         looked_up = sum(len(seqs[0]) for seqs, _ in engine.handoff._lookups)
         assert looked_up == engine.handoff._ahead < ahead + longest
     engine.close()

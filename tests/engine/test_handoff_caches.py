@@ -17,7 +17,7 @@ from gossamer.integrations.calibrating import calibrate
 from gossamer.kv.page_store import HEADER
 from gossamer.masks import Strided
 from tests.engine.serving import Logits, assert_empty, cpu_llm, greedy, record, tokens_of
-from tests.engine.shelf import Shelf
+from tests.engine.shelf import Shelf, Slow
 from tests.models.tiny import VOCAB, tiny_directory, tiny_model
 
 pytest.importorskip("transformers")
@@ -221,6 +221,18 @@ def test_a_store_of_ones_own(tiny):
     assert [output.usage.cached_tokens for output in outputs] == [192] * len(asked)
     with pytest.raises(TypeError, match="kv_transfer is int; must be a path or a PageStore"):
         EngineConfig(model="m", kv_transfer=5)
+
+
+def test_a_stream_has_its_end_though_that_was_held_back(tiny):
+    store, (prompt,) = Slow(), prompts(1)
+    store.may_read.set()
+    with engine_of(tiny, "dense", kv_transfer=store, kv_role="prefill") as llm:
+        stream = llm.stream([prompt], greedy(2))
+        while not llm.engine._held:  # the first token is not read yet
+            llm.step()
+        first = next(stream)
+        store.may_write.set()
+        assert [delta.finish_reason for delta in (first, *stream)] == [None, "length"]
 
 
 def test_what_needs_the_model_to_be_refused(tiny, tmp_path):
