@@ -16,7 +16,7 @@ from gossamer.integrations.transformers import (
     fingerprint,
     kv_shape,
 )
-from gossamer.integrations.windows import Window, windows_of
+from gossamer.integrations.windows import TURNS, Window, turned, windows_of
 from gossamer.kv.calibration import Bases, Calibration, Moments
 from gossamer.kv.coding import CENTRED, Rows, Sensitivity, coded_basis
 from gossamer.kv.config import KVConfig
@@ -48,16 +48,18 @@ def measure_moments(
     dimension, and for a context the model does not have.
     """
     moments = Moments(kv_shape(model))
+    shifts: tuple[int, ...] = ()
 
     def watch(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         moments.add(layer, query[0], key[0], value[0])
-        for name, x in (("k", key), ("v", value)):
-            if rows is not None:
-                rows[name].add(layer, x[0])
+        if rows is not None:
+            rows["k"].add(layer, turned(model, key[0], shifts))
+            rows["v"].add(layer, value[0])
         return causal_attention(layer, query, key, value, scaling)
 
     with attention_function(model, watch):
         for window in windows_of(model, token_ids, context):
+            shifts = window.shifts
             model.base_model(**window.inputs, use_cache=False)  # without the logits
             if on_window is not None:
                 on_window(len(window.ids))
@@ -92,7 +94,8 @@ def measure_gradients(
         for layer, (k, v, k_gradient, v_gradient) in enumerate(found):
             gradients.add(layer, k_gradient)
             if sensitivities is not None:
-                sensitivities["k"].add(layer, k, k_gradient)
+                turns = (turned(model, x, window.shifts) for x in (k, k_gradient))
+                sensitivities["k"].add(layer, *turns)
                 sensitivities["v"].add(layer, v, v_gradient)
         if on_window is not None:
             on_window(len(window.ids))
@@ -186,7 +189,7 @@ def measure(
     pass of their own. Raises ValueError as measure_moments and measure_gradients do.
     """
     shape = kv_shape(model)
-    rows = {name: Rows(shape, len(token_ids)) for name in CENTRED}
+    rows = {"k": Rows(shape, TURNS * len(token_ids)), "v": Rows(shape, len(token_ids))}
     moments = measure_moments(
         model, token_ids, context=context, on_window=progress("moments"), rows=rows
     )

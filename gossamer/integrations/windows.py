@@ -3,9 +3,11 @@
 RoPE turns keys by their position, the slowest channels by less than a full turn in thousands of
 tokens. So windows are placed over all positions that a model has: what it computes does not
 change, but its keys do. SmolLM2's, calibrated on positions up to 2,048 only, would lose 0.44 (twice
-KL, coded:23.5%) at 6,000 instead of 0.008.
+KL, coded:23.5%) at 6,000 instead of 0.008. For coded rows, keys of a window count at several
+positions: RoPE turns them further without the model.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +17,18 @@ from torch import Tensor
 from gossamer.integrations.transformers import kv_shape
 from gossamer.kv.auto import LENGTH
 
+TURNS = 4  # positions that the keys of a window count at
+
 
 class Window(NamedTuple):
-    """Token ids [T], and the position of the first one."""
+    """Token ids [T], and the position of the first one.
+
+    shifts: how much further its keys count, see `turned`.
+    """
 
     ids: Tensor
     start: int
+    shifts: tuple[int, ...] = (0,)
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -41,8 +49,32 @@ def windows_of(model: Any, token_ids: Sequence[int] | Tensor, context: int) -> l
     if len(ids) < head_dim:
         raise ValueError(f"{len(ids)} tokens; must be at least {head_dim}, the head_dim")
     parts = ids.to(model.device).split(context)
-    starts = window_starts(len(parts), context, longest)
-    return [Window(*one) for one in zip(parts, starts, strict=True)]
+    count = len(parts)
+    starts = window_starts(count, context, longest)
+    others = window_starts(count * TURNS, context, longest)
+    return [
+        Window(part, start, tuple(sorted({p - start for p in others[i::count]})))
+        for i, (part, start) in enumerate(zip(parts, starts, strict=True))
+    ]
+
+
+def turned(model: Any, rows: Tensor, shifts: Sequence[int]) -> Tensor:
+    """Keys [Hk, T, D] after RoPE, or gradients by them, as they would be that many positions later.
+
+    [Hk, shifts, T, D] in float32 or more, by the model's own RoPE, which turns by sums of shifts;
+    as they are, [Hk, 1, T, D], where RoPE is not one of whole heads that all layers share.
+    """
+    rotary: Any = getattr(model.base_model, "rotary_emb", None)
+    apply: Any = getattr(sys.modules[type(rotary).__module__], "apply_rotary_pos_emb", None)
+    if apply is None or 2 * len(getattr(rotary, "inv_freq", ())) != rows.shape[-1]:
+        return rows.unsqueeze(1)
+    rows = rows.detach().to(torch.promote_types(rows.dtype, torch.float32)).unsqueeze(2)
+    cos, sin = (
+        x / rotary.attention_scaling
+        for x in rotary(rows, torch.tensor([shifts], device=rows.device))
+    )
+    found: Tensor = apply(rows, rows, cos, sin)[0]  # [Hk, T, shifts, D]
+    return found.transpose(1, 2)
 
 
 def window_starts(count: int, context: int, longest: int) -> list[int]:

@@ -7,9 +7,9 @@ rows, is what codes shall keep small. Per layer and KV head:
 - s of a row is its length in a basis in which all directions are alike (Mahalanobis); rows are
   z = x / s, and a relative error of them is worth G = E[(s g)(s g)^T], where no row of a window
   counts more than all but 1% of them do.
-- The basis whitens G and diagonalises E[z z^T] in it: errors of its channels do not add up in the
-  loss, and the channels are not correlated. Channels are divided by their standard deviation and
-  sorted by their share of the loss.
+- The basis whitens G and diagonalises Z = E[|s g| z z^T] in it: errors of its channels do not add
+  up in the loss, and the channels are not correlated in rows that the loss depends on. Channels
+  are divided by their standard deviation and sorted by their share of the loss.
 - What a channel is worth is measured on other rows than those that its basis was made of (halves of
   the text, against each other): on its own rows, a basis finds directions that hardly matter.
 - The step of a channel for b bits is the best one for a normal distribution (BEST_STEP) times the
@@ -52,8 +52,8 @@ class Rows:
         self._every = max(1, tokens // SAMPLES)
 
     def add(self, layer: int, x: Tensor) -> None:
-        """Count the rows [Hk, T, D] of one window."""
-        rows = x.detach()[:, BLOCK_TOKENS:]
+        """Count the rows of one window, [Hk, T, D], or [Hk, copies, T, D] at other positions."""
+        rows = _after_first_block(x)
         wide = rows.to(torch.float64)
         self.sums[layer] += wide.sum(1).cpu()
         self.second[layer] += (wide.mT @ wide).cpu()
@@ -76,7 +76,7 @@ class Sensitivity:
     """How much the loss depends on rows of K or V, in a second pass over the text.
 
     Sums over two halves of the windows, [2, L, Hk, D, D]. gradients: g g^T; relative:
-    (s g)(s g)^T; directions: z z^T.
+    (s g)(s g)^T; directions: |s g| z z^T, with |s g| 1 on average.
     """
 
     def __init__(self, rows: Rows, centred: bool) -> None:
@@ -93,15 +93,16 @@ class Sensitivity:
         self.counts = torch.zeros(2, len(rows.samples))
 
     def add(self, layer: int, x: Tensor, gradient: Tensor) -> None:
-        """Count the rows [Hk, T, D] of one window and the loss's gradient by them."""
-        rows, gradient = (t.detach()[:, BLOCK_TOKENS:].float() for t in (x, gradient))
+        """Count the rows of one window, as in Rows.add, and the loss's gradient by them."""
+        rows, gradient = (_after_first_block(t).float() for t in (x, gradient))
         half = int(self.counts[1, layer] < self.counts[0, layer])
         centred = rows - self._means[layer].float().to(rows.device).unsqueeze(1)
         scale = row_scale(centred @ self._whiten[layer].to(rows.device))
+        relative = clipped(gradient * scale)
         for sums, part in (
             (self.gradients, clipped(gradient)),
-            (self.relative, clipped(gradient * scale)),
-            (self.directions, centred / scale),
+            (self.relative, relative),
+            (self.directions, centred / scale * importance(relative).sqrt()),
         ):
             wide = part.to(torch.float64)
             sums[half, layer] += (wide.mT @ wide).cpu()
@@ -136,9 +137,21 @@ class Moments(NamedTuple):
         return torch.stack(found).mean(0).clamp_min(0)
 
 
+def _after_first_block(x: Tensor) -> Tensor:
+    """Rows [Hk, N, D] of a window, all copies one after another."""
+    return x.detach()[..., BLOCK_TOKENS:, :].flatten(1, -2)
+
+
 def row_scale(z: Tensor) -> Tensor:
     """Root mean square of rows [..., D], [..., 1]."""
     return z.square().mean(-1, keepdim=True).sqrt().clamp_min(SMALLEST)
+
+
+def importance(gradients: Tensor) -> Tensor:
+    """Of rows by their gradients [Hk, T, D] in proportion to their lengths; 1 on average."""
+    lengths = gradients.norm(dim=-1, keepdim=True)
+    mean = lengths.mean(1, keepdim=True)
+    return torch.where(mean > 0, lengths / mean, 1.0)
 
 
 def clipped(gradients: Tensor) -> Tensor:
@@ -179,7 +192,7 @@ class _Layer:
 
 
 def channels(directions: Tensor, relative: Tensor) -> tuple[Tensor, Tensor]:
-    """Basis [Hk, D, D] and its inverse, from E[z z^T] and E[(s g)(s g)^T]; float64."""
+    """Basis [Hk, D, D] and its inverse, from Z and G; float64."""
     root, back = _power(relative, 0.5, RIDGE), _power(relative, -0.5, RIDGE)
     axes = torch.linalg.eigh(root @ directions @ root)[1]
     basis, inverse = root @ axes, axes.mT @ back

@@ -20,7 +20,7 @@ from gossamer.integrations.transformers import (
     kv_shape,
     load_model,
 )
-from gossamer.integrations.windows import Window, window_starts
+from gossamer.integrations.windows import TURNS, Window, turned, window_starts, windows_of
 from gossamer.kv.config import KVConfig
 from gossamer.kv.folding import fold_v_basis
 from gossamer.kv.shape import KVShape
@@ -160,6 +160,49 @@ def test_shapes_from_configs():
 )
 def test_windows_are_dense_where_most_texts_are(count, context, longest, starts):
     assert window_starts(count, context, longest) == starts
+
+
+@torch.no_grad()
+def keys_of(model, window):
+    """Of each layer, [Hk, T, D]."""
+    found = {}
+
+    def watch(layer, query, key, value, scaling):
+        found[layer] = key[0]
+        return causal_attention(layer, query, key, value, scaling)
+
+    with attention_function(model, watch):
+        model(**window.inputs, use_cache=False)
+    return found
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("llama", {}), ("mistral", {}), ("qwen2", {}), ("qwen3", {"rope_parameters": YARN})],
+)
+def test_turned_keys_are_those_of_other_positions(family, settings):
+    model, ids = tiny_model(family, **settings), torch.randint(0, 97, (40,))
+    keys = keys_of(model, Window(ids, 100))
+    for found in keys.values():
+        assert torch.equal(turned(model, found, [0])[:, 0], found)
+    for start in (3, 3000):
+        for layer, expected in keys_of(model, Window(ids, start)).items():
+            copies = turned(model, keys[layer], [5, start - 100])
+            torch.testing.assert_close(copies[:, 1], expected, rtol=1e-3, atol=1e-3)
+            assert not torch.allclose(copies[:, 0], expected, rtol=0.1, atol=0.1)
+
+
+def test_keys_of_a_window_count_at_positions_near_and_far():
+    windows = windows_of(tiny_model("llama"), torch.zeros(400, dtype=torch.long), 100)
+    for window in windows:
+        assert len(window.shifts) == TURNS
+        assert window.start + min(window.shifts) < 200
+        assert window.start + max(window.shifts) > 2000
+    alone = windows_of(tiny_model("llama"), torch.zeros(4096, dtype=torch.long), 4096)
+    assert [(w.start, w.shifts) for w in alone] == [(0, (0,))]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

@@ -15,6 +15,7 @@ from gossamer.kv.coding import (
     best_steps,
     clipped,
     coded_basis,
+    importance,
     row_scale,
 )
 from gossamer.ops import use_backend
@@ -163,6 +164,36 @@ def test_long_gradients_are_clipped():
     torch.testing.assert_close(
         clipped(gradients)[1, 5] / kept[1, 5], gradients[1, 5] / lengths[1, 5]
     )
+
+
+def test_rows_that_the_loss_depends_on_decide():
+    """Half of the rows lie along one half of the channels, and only they have gradients."""
+    x = torch.randn(2, TOKENS, 32)
+    x[:, ::2, :16] *= 0.1
+    x[:, 1::2, 16:] *= 0.1
+    gradient = torch.randn_like(x)
+    gradient[:, 1::2] *= 0.01
+    _, sensitivity = measured([(x, gradient)] * SHAPE.layers, centred=False)
+    energy = sensitivity.of(0).directions.mean(0).diagonal(dim1=-2, dim2=-1)
+    assert bool((energy[:, 16:].mean(-1) > 20 * energy[:, :16].mean(-1)).all())
+    weights = importance(gradient)
+    torch.testing.assert_close(weights.mean(1), torch.ones(2, 1))
+    assert torch.equal(importance(torch.zeros(1, 3, 4)), torch.ones(1, 3, 1))
+
+
+def test_copies_of_a_window_are_more_rows_of_it():
+    """At other positions: each without its first block, and all in the same half of the text."""
+    copies = torch.randn(3, 2, 2, TOKENS, 32)  # [windows, Hk, copies, T, D]
+    gradients = torch.randn_like(copies)
+    rows = Rows(SHAPE, TOKENS)
+    for part in copies:
+        rows.add(0, part)
+    assert rows.counts[0] == 3 * 2 * (TOKENS - 32)
+    torch.testing.assert_close(rows.mean(0), copies[..., 32:, :].double().mean((0, 2, 3)))
+    sensitivity = Sensitivity(rows, centred=True)
+    for part, gradient in zip(copies, gradients, strict=True):
+        sensitivity.add(0, part, gradient)
+    assert sorted(sensitivity.counts[:, 0].tolist()) == [2 * (TOKENS - 32), 4 * (TOKENS - 32)]
 
 
 def test_worth_is_measured_on_other_windows():
