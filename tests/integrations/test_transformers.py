@@ -200,7 +200,7 @@ def test_keys_of_a_window_count_at_positions_near_and_far():
     for window in windows:
         assert len(window.shifts) == TURNS
         assert window.start + min(window.shifts) < 200
-        assert window.start + max(window.shifts) > 2000
+        assert window.start + max(window.shifts) > 1500
     alone = windows_of(tiny_model("llama"), torch.zeros(4096, dtype=torch.long), 4096)
     assert [(w.start, w.shifts) for w in alone] == [(0, (0,))]
 
