@@ -28,7 +28,7 @@ from gossamer.ops.kv_block import BLOCK_TOKENS
 PREFIX = "auto"
 MOST_LOSS = {"auto": 0.01, "auto:quality": 0.002, "auto:speed": 0.05}
 LENGTH = 8192  # tokens at which bytes count
-LONGEST_WINDOW = 192  # a larger part of 2,048 tokens, say, would no longer be a compressed cache
+LONGEST_WINDOW = 192  # more would be a large part of the contexts that losses are measured in
 # Losses that nobody could tell apart, and times: the other criterion decides among them.
 SAME_LOSS, SAME_FACTOR, SAME_SPEED = 0.001, 1.15, 0.95
 UNKNOWN_SPEED = 0.5  # of a cache without a tuned kernel, where nothing can be measured
