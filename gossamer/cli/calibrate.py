@@ -19,7 +19,8 @@ from gossamer.integrations.calibrating import calibration_of, measure
 from gossamer.integrations.expected_loss import expected_losses
 from gossamer.integrations.transformers import load_model
 from gossamer.integrations.windows import middle
-from gossamer.kv.calibration import Bases, Calibration, energy_in_top_half
+from gossamer.kv.calibration import Calibration
+from gossamer.kv.moments import Bases, energy_in_top_half
 from gossamer.models.embedded import EMBEDDED, embedded_path
 
 JUDGED = 1024  # tokens that caches are judged on

@@ -17,13 +17,14 @@ from gossamer.integrations.transformers import (
     kv_shape,
 )
 from gossamer.integrations.windows import TURNS, Window, turned, windows_of
-from gossamer.kv.calibration import Bases, Calibration, Moments
+from gossamer.kv.calibration import Calibration
 from gossamer.kv.coding import CENTRED, Rows, Sensitivity, coded_basis
 from gossamer.kv.config import KVConfig
 from gossamer.kv.extras import import_extra
 from gossamer.kv.folding import model_name
 from gossamer.kv.gradients import SHORTEST_WINDOW, Gradients
 from gossamer.kv.manifest import Manifest
+from gossamer.kv.moments import Bases, Moments
 from gossamer.kv.shape import KVShape
 
 Progress = Callable[[int], None]

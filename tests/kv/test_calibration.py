@@ -7,17 +7,13 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from gossamer.kv.calibration import (
-    Bases,
-    Calibration,
-    Moments,
-    energy_in_top_half,
-)
+from gossamer.kv.calibration import Calibration
 from gossamer.kv.coded_basis import CodedBasis
 from gossamer.kv.fingerprint import Fingerprint
 from gossamer.kv.gradients import Gradients
 from gossamer.kv.layouts import Side, Sparse
 from gossamer.kv.manifest import Manifest
+from gossamer.kv.moments import Bases, Moments, energy_in_top_half
 from gossamer.kv.shape import KVShape
 
 SHAPE = KVShape(layers=2, query_heads=6, kv_heads=2, head_dim=16)

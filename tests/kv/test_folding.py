@@ -13,9 +13,9 @@ from gossamer.integrations.transformers import (
     fingerprint,
     kv_shape,
 )
-from gossamer.kv.calibration import Moments
 from gossamer.kv.config import KVConfig
 from gossamer.kv.folding import fold_v_basis
+from gossamer.kv.moments import Moments
 from tests.integrations import FAMILIES, tiny_model
 
 pytest.importorskip("transformers")
