@@ -123,7 +123,7 @@ def the_client_notices_nothing(cluster):
 
 
 def a_prefix_stays_with_its_replica(cluster):
-    shares, places = [], set()
+    shares = []
     for number in range(PREFIXES):
         prefix, before = f"{number} is where it begins. " * 8, cluster.served()
         with ThreadPoolExecutor(4) as clients:
@@ -133,9 +133,7 @@ def a_prefix_stays_with_its_replica(cluster):
         counts = {name: n - before[name] for name, n in cluster.served().items()}
         assert sum(counts.values()) == EACH
         shares.append(max(counts.values()) / EACH)
-        places.add(max(counts, key=counts.get))
     assert sum(shares) / len(shares) >= 0.8, shares
-    assert len(places) == 2 or PREFIXES < 6  # one place for all of them: 1 in 32 by chance
 
 
 def one_output_of_several_ends(cluster):
