@@ -1,8 +1,9 @@
 """Offline loads on one engine, each twice: what the first users wait for, and the steady state.
 
-    python -m benchmarks.end_to_end.loads benchmarks/models/llama-3-8b --kv dense mixed decode long
+    python -m benchmarks.end_to_end.loads benchmarks/models/llama-3-8b --kv dense mixed long 64x4000
 
-Random weights and tokens, greedy, no prefix cache, bfloat16. Lines are appended to --output.
+Random weights and tokens, greedy, no prefix cache, bfloat16. 64x4000 is 64 equal sequences of 4,000
+tokens. Lines are appended to --output.
 """
 
 import json
@@ -36,9 +37,19 @@ class Load:
 LOADS = {
     "mixed": Load(256, (200, 2000), (64, 256)),
     "small": Load(400, (100, 1000), (50, 200)),
+    "chat": Load(512, (50, 800), (200, 500)),
 }
-STEPS = {"decode": 2048, "long": 8000}  # context of 32 equal sequences
+EQUAL = {"decode": (32, 2048), "long": (32, 8000)}  # sequences of so many tokens
+NAMES = ", ".join((*LOADS, *EQUAL))
 SHORT, LONG = 8, 72  # outputs of two runs, whose difference is decode steps alone
+
+
+def equal_sequences(work: str) -> tuple[int, int] | None:
+    """How many sequences of how many tokens: of a name of EQUAL, or of 64x4000."""
+    count, _, context = work.partition("x")
+    if count.isdecimal() and context.isdecimal():
+        return int(count), int(context)
+    return EQUAL.get(work)
 
 
 def drawn(load: Load) -> tuple[list[list[int]], list[int]]:
@@ -69,11 +80,13 @@ def measured(llm: LLM, work: str) -> dict[str, float]:
             "output_tps": round(out / seconds),
             "total_tps": round(everything / seconds),
         }
-    context = STEPS[work]
-    equal = {n: Load(32, (context, context), (n, n)) for n in (SHORT, LONG)}
-    short, long = (timed(llm, equal[n])[0] for n in (SHORT, LONG))
+    equal = equal_sequences(work)
+    assert equal is not None
+    count, context = equal
+    loads = (Load(count, (context, context), (n, n)) for n in (SHORT, LONG))
+    short, long = (timed(llm, load)[0] for load in loads)
     step = (long - short) / (LONG - SHORT)
-    tps = 32 * context / (short - (SHORT - 1) * step)
+    tps = count * context / (short - (SHORT - 1) * step)
     return {"step_ms": round(1e3 * step, 3), "prefill_tps": round(tps)}
 
 
@@ -92,15 +105,15 @@ def lines(model: Path, kv: str, works: list[str], options: dict[str, Any]) -> It
 
 def main(
     model: Annotated[Path, typer.Argument(help="a folder with a config.json")],
-    works: Annotated[list[str], typer.Argument(help=", ".join((*LOADS, *STEPS)))],
+    works: Annotated[list[str], typer.Argument(help=f"{NAMES} or 64x4000")],
     kv: Annotated[str, typer.Option(help="the cache")] = "dense",
     kv_memory: Annotated[str, typer.Option(help="of the cache")] = "90GB",
     max_model_len: Annotated[int, typer.Option(help="the longest sequence")] = 8192,
     output: Annotated[Path, typer.Option("-o", help="file that lines are appended to")] = OUTPUT,
 ) -> None:
     """Measure; a line for each run."""
-    if unknown := sorted(set(works) - {*LOADS, *STEPS}):
-        raise typer.BadParameter(f"{unknown}; must be of {', '.join((*LOADS, *STEPS))}")
+    if unknown := [work for work in works if work not in LOADS and not equal_sequences(work)]:
+        raise typer.BadParameter(f"{unknown}; must be of {NAMES} or like 64x4000")
     options = {"kv_memory": kv_memory, "max_model_len": max_model_len}
     device = describe_device("cuda" if torch.cuda.is_available() else "cpu")
     about = {"device": device, "revision": revision(), "model": model.name, "kv": kv}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.end_to_end.loads import LOADS, LONG, OUTPUT, SHORT, STEPS, drawn
+from benchmarks.end_to_end.loads import LOADS, LONG, OUTPUT, SHORT, drawn, equal_sequences
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 from gossamer.kv import KVConfig
@@ -22,7 +22,6 @@ from gossamer.planning.step import StepModel, Work
 
 MODELS = Path(__file__).parents[1] / "models"
 STEP, PROMPTS, LOAD = "decode step", "prompts", "load"
-SEQUENCES = 32  # of loads with equal sequences
 LOAD_LIMITS = Limits(kv_memory=90_000_000_000, prefix_caching=False)
 
 
@@ -99,9 +98,10 @@ def _of_line(line: dict[str, Any]) -> Iterator[Point]:
         count = LOADS[work].requests
         yield Point(**about, what=LOAD, seconds=line["seconds"], sequences=count, load=work)
         return
-    equal: dict[str, Any] = {"sequences": SEQUENCES, "context": STEPS[work]}
-    tokens = SEQUENCES * STEPS[work]
-    yield Point(**about, what=PROMPTS, seconds=tokens / line["prefill_tps"], **equal)
+    sequences, context = equal_sequences(work) or (0, 0)
+    equal: dict[str, Any] = {"sequences": sequences, "context": context}
+    seconds = sequences * context / line["prefill_tps"]
+    yield Point(**about, what=PROMPTS, seconds=seconds, **equal)
     step = line["step_ms"] / 1e3
     yield Point(**about, what=STEP, seconds=step, output=SHORT + LONG, **equal)
 
