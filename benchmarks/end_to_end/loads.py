@@ -3,13 +3,14 @@
     python -m benchmarks.end_to_end.loads benchmarks/models/llama-3-8b --kv dense mixed long 64x4000
 
 Random weights and tokens, greedy, no prefix cache, bfloat16. 64x4000 is 64 equal sequences of 4,000
-tokens. Lines are appended to --output.
+tokens. Lines are appended to --output. `--engine vllm` runs the same on vLLM, where it is there.
 """
 
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +18,15 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from benchmarks.peers.vllm import vllm_engine, vllm_version
 from gossamer.bench.record import describe_device, revision
-from gossamer.engine import LLM, SamplingParams
 
 VOCABULARY = 40_000
-OUTPUT = Path("benchmarks/serving/loads.jsonl")
+FOLDER = Path("benchmarks/serving")
+OUTPUT, VLLM_OUTPUT = FOLDER / "loads.jsonl", FOLDER / "loads_vllm.jsonl"
 Range = tuple[int, int]
+# Of prompts and of how many tokens are to follow each: how many came out.
+Generate = Callable[[list[list[int]], list[int]], int]
 
 
 @dataclass(frozen=True)
@@ -61,20 +65,32 @@ def drawn(load: Load) -> tuple[list[list[int]], list[int]]:
     return prompts, [random.randint(*load.outputs) for _ in prompts]
 
 
-def timed(llm: LLM, load: Load) -> tuple[float, int, int]:
+@contextmanager
+def gossamer_engine(model: Path, kv: str, **options: Any) -> Iterator[Generate]:
+    from gossamer.engine import LLM, SamplingParams  # noqa: PLC0415 - not beside another engine
+
+    def generate(prompts: list[list[int]], outputs: list[int]) -> int:
+        params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in outputs]
+        return sum(len(done.outputs[0].token_ids) for done in llm.generate(prompts, params))
+
+    with LLM(
+        str(model), kv=kv, random_weights=True, dtype="bfloat16", prefix_caching=False, **options
+    ) as llm:
+        yield generate
+
+
+def timed(generate: Generate, load: Load) -> tuple[float, int, int]:
     """Seconds, tokens that came out, and all tokens."""
     prompts, outputs = drawn(load)
-    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in outputs]
     start = time.perf_counter()
-    done = llm.generate(prompts, params)
+    out = generate(prompts, outputs)
     seconds = time.perf_counter() - start
-    out = sum(len(output.outputs[0].token_ids) for output in done)
     return seconds, out, out + sum(map(len, prompts))
 
 
-def measured(llm: LLM, work: str) -> dict[str, float]:
+def measured(generate: Generate, work: str) -> dict[str, float]:
     if work in LOADS:
-        seconds, out, everything = timed(llm, LOADS[work])
+        seconds, out, everything = timed(generate, LOADS[work])
         return {
             "seconds": round(seconds, 3),
             "output_tps": round(out / seconds),
@@ -84,23 +100,21 @@ def measured(llm: LLM, work: str) -> dict[str, float]:
     assert equal is not None
     count, context = equal
     loads = (Load(count, (context, context), (n, n)) for n in (SHORT, LONG))
-    short, long = (timed(llm, load)[0] for load in loads)
+    short, long = (timed(generate, load)[0] for load in loads)
     step = (long - short) / (LONG - SHORT)
     tps = count * context / (short - (SHORT - 1) * step)
     return {"step_ms": round(1e3 * step, 3), "prefill_tps": round(tps)}
 
 
-def lines(model: Path, kv: str, works: list[str], options: dict[str, Any]) -> Iterator[Any]:
+def lines(engine: AbstractContextManager[Generate], works: list[str]) -> Iterator[dict[str, Any]]:
     start = time.perf_counter()
-    with LLM(
-        str(model), kv=kv, random_weights=True, dtype="bfloat16", prefix_caching=False, **options
-    ) as llm:
-        llm.generate([[1, 2, 3]], [SamplingParams(max_tokens=1)])
+    with engine as generate:
+        generate([[1, 2, 3]], [1])
         yield {"work": "start", "first_token_s": round(time.perf_counter() - start, 1)}
         for work in works:
             for run in ("first", "second"):
                 random.seed(1)
-                yield {"work": work, "run": run, **measured(llm, work)}
+                yield {"work": work, "run": run, **measured(generate, work)}
 
 
 def main(
@@ -109,19 +123,31 @@ def main(
     kv: Annotated[str, typer.Option(help="the cache")] = "dense",
     kv_memory: Annotated[str, typer.Option(help="of the cache")] = "90GB",
     max_model_len: Annotated[int, typer.Option(help="the longest sequence")] = 8192,
-    output: Annotated[Path, typer.Option("-o", help="file that lines are appended to")] = OUTPUT,
+    engine: Annotated[str, typer.Option(help="gossamer or vllm")] = "gossamer",
+    output: Annotated[
+        Path | None, typer.Option("-o", help="file that lines are appended to")
+    ] = None,
 ) -> None:
     """Measure; a line for each run."""
     if unknown := [work for work in works if work not in LOADS and not equal_sequences(work)]:
         raise typer.BadParameter(f"{unknown}; must be of {NAMES} or like 64x4000")
-    options = {"kv_memory": kv_memory, "max_model_len": max_model_len}
+    if engine not in ("gossamer", "vllm"):
+        raise typer.BadParameter(f"engine is {engine!r}; must be gossamer or vllm")
     device = describe_device("cuda" if torch.cuda.is_available() else "cpu")
     about = {"device": device, "revision": revision(), "model": model.name, "kv": kv}
+    about["torch"] = torch.__version__
+    if engine == "vllm":
+        about |= {"revision": "", "engine": f"vllm {vllm_version()}"}
+        run = vllm_engine(model, kv, max_model_len)
+    else:
+        run = gossamer_engine(model, kv, kv_memory=kv_memory, max_model_len=max_model_len)
+    output = output or (VLLM_OUTPUT if engine == "vllm" else OUTPUT)
     with output.open("a") as file:
-        for line in lines(model, kv, works, options):
+        for line in lines(run, works):
             text = json.dumps(about | line)
             typer.echo(text)
             file.write(text + "\n")
+            file.flush()  # what was measured stays, if a later load runs out of time
 
 
 if __name__ == "__main__":
