@@ -161,6 +161,9 @@ def soak(
     inputs: Annotated[int, typer.Option("--input", help="prompt tokens at most")] = 100,
     outputs: Annotated[int, typer.Option("--output", help="new tokens at most")] = 32,
     kv_memory: Annotated[str, typer.Option(help="little: all of it is soon touched")] = "128MB",
+    dtype: Annotated[
+        str, typer.Option(help="answers are compared: of float32, to the token")
+    ] = "float32",
     seed: Annotated[int, typer.Option()] = 0,
     results: Annotated[Path | None, typer.Option(help="folder for soak.json")] = None,
 ) -> None:
@@ -175,11 +178,11 @@ def soak(
     source = open_model(model)
     ids = source.tokenizer()(TEXT.read_text())["input_ids"]
     planned = schedule(ids, load, hasty)
-    with server(model, "--kv", kv, "--kv-memory", kv_memory) as (url, pid, ended):
+    with server(model, "--kv", kv, "--kv-memory", kv_memory, "--dtype", dtype) as (url, pid, ended):
         target = probe(url)
         seen, memory = asyncio.run(waves(target, pid, planned, load))
         left = in_use(target)
-    with LLM(source, kv=kv, kv_memory=kv_memory) as llm:
+    with LLM(source, kv=kv, kv_memory=kv_memory, dtype=dtype) as llm:
         equal, answers, margins = compare(llm, planned, seen)
     found = record(target, load, seen) | {
         "what": "soak",
