@@ -6,7 +6,6 @@ MODEL needs a config.json and a tokenizer; weights are random. The engine gets a
 and computes as many at a time as there are clients. Lines are appended to --output.
 """
 
-import asyncio
 import json
 import time
 from dataclasses import replace
@@ -20,14 +19,16 @@ import typer
 from benchmarks.end_to_end.soak import server
 from gossamer.bench.record import describe_device, revision
 from gossamer.engine import LLM, SamplingParams
-from gossamer.server.load import client
-from gossamer.server.load.measures import record
 from gossamer.server.load.schedule import Load, ScheduledRequest
+from gossamer.server.load.sweep import LoadTest, warnings
 from gossamer.server.load.target import probe
 from gossamer.workloads.named import numbers_of
 
 OUTPUT = Path("benchmarks/serving/server.jsonl")
-SHOWN = ("output_tokens_per_second", "seconds", "completed", "errors", "ttft_ms", "itl_ms")
+SHOWN = (
+    *("output_tokens_per_second", "seconds", "completed", "errors", "client"),
+    *("ttft_ms", "itl_ms", "tpot_ms"),
+)
 
 
 def runs(load: Load, vocab: int) -> list[list[ScheduledRequest]]:
@@ -58,14 +59,16 @@ def engine_alone(
     }
 
 
-def behind_server(model: str, load: Load, options: dict[str, Any]) -> dict[str, Any]:
-    """What clients see in the last run."""
+def behind_server(
+    model: str, load: Load, processes: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    """What clients see, after as many requests with other tokens."""
     flags = [f for name, x in options.items() for f in (f"--{name.replace('_', '-')}", str(x))]
+    test = LoadTest(load=load, warm_up=load.requests, processes=processes)
     with server(model, "--random-weights", *flags) as (url, _, _):
-        target = probe(url)
-        for run in runs(load, target.stats["vocab_size"]):
-            seen = asyncio.run(client.run(target, run, load.concurrency))
-    found = record(target, load, seen)
+        ((found, seen),) = test.run(probe(url))
+    for line in warnings(found, seen):
+        typer.echo(f"warning: {line}", err=True)
     return {name: found[name] for name in SHOWN}
 
 
@@ -73,6 +76,7 @@ def main(
     model: Annotated[str, typer.Argument(help="a folder with a config.json and a tokenizer")],
     workload: Annotated[str, typer.Option(help="mixed, small, chat or long")] = "small",
     clients: Annotated[int, typer.Option(help="requests that are open at a time")] = 64,
+    processes: Annotated[int, typer.Option(help="of clients: one has enough of 64 streams")] = 8,
     requests: Annotated[int | None, typer.Option(help="default: the workload's")] = None,
     kv: Annotated[str, typer.Option(help="the cache")] = "dense",
     kv_memory: Annotated[str, typer.Option(help="of the cache")] = "30GB",
@@ -92,7 +96,7 @@ def main(
         "clients": clients,
         "kv": kv,
     }
-    served = behind_server(model, load, options)
+    served = behind_server(model, load, processes, options)
     _write(output, about | {"what": "server", **served})
     vocab = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
     alone = engine_alone(model, runs(load, vocab), clients, **options)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import codes, compare, decode, engine, masked, ops, planning, quality
+from benchmarks.reports import codes, compare, decode, engine, loads, masked, ops, planning, quality
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
@@ -72,7 +72,9 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
+        "loads": loads.loads,
         "planned": planning.errors,
+        "planned-later": planning.errors_later,
         "planned-before": planning.errors_before,
         "planned-latency": planning.latencies,
     }

@@ -12,7 +12,7 @@ import torch
 import typer
 
 from benchmarks.reports.engine_points import STEP, Point, model_of, points
-from benchmarks.reports.gpus import fitted
+from benchmarks.reports.gpus import FITTED_AT, fitted, later
 from benchmarks.reports.markdown import table
 from gossamer.planning.fleet import Demand, Fleet, fleets, replicas_needed
 from gossamer.planning.gpu import GPU, load_gpu
@@ -42,31 +42,35 @@ PLAYED = (
 REQUESTS, SHARE = 800, 0.8
 
 
-def current(point: Point, on: GPU) -> bool:
+def current(point: Point) -> bool:
     """Whether it is of the engine that the constants describe."""
-    return point.revision == on.engine.revision
+    return point.revision == FITTED_AT
 
 
 def errors() -> str:
     """Of the engine that the constants describe."""
-    on = load_gpu(GPU_NAME)
-    return _errors([p for p in points() if current(p, on)], on)
+    return _errors(filter(current, points()))
+
+
+def errors_later() -> str:
+    """Of what was measured after the planner was written."""
+    return _errors(filter(later, points()))
 
 
 def errors_before() -> str:
     """Of older engines: how much faster or slower they were, beside the planner's own error."""
+    return _errors(p for p in points() if not current(p) and not later(p))
+
+
+def _errors(found: Iterable[Point]) -> str:
     on = load_gpu(GPU_NAME)
-    return _errors([p for p in points() if not current(p, on)], on)
-
-
-def _errors(found: Iterable[Point], on: GPU) -> str:
     return table(ERRORS, [_row(point, on) for point in found])
 
 
 def _row(point: Point, on: GPU) -> list[str]:
     planned = point.predicted(on)
     role = point.revision
-    if current(point, on):
+    if current(point):
         role = "fitted" if fitted(point) else "held out"
     return [
         *(point.model, f"`{point.kv}`", point.what, point.place),
@@ -144,7 +148,7 @@ def _demand(model: str, traffic: Traffic) -> Demand:
 
 def main() -> None:
     """Print planned times against measured ones."""
-    typer.echo(f"{errors()}\n\n{errors_before()}")
+    typer.echo("\n\n".join((errors(), errors_later(), errors_before())))
 
 
 if __name__ == "__main__":
