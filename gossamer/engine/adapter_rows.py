@@ -9,6 +9,10 @@ from gossamer.engine.transfer import ints
 from gossamer.models import LoRABank
 from gossamer.models.lora import NO_ADAPTER, LoRA
 
+# Tokens times slots, up to which all slots are computed for all tokens rather than each adapter for
+# its own. A step of SmolLM2 on one core, 8 tokens, 3 adapters of rank 16: 40 and 55 ms.
+FEW = 64
+
 
 class AdapterRows:
     """Slots of adapters by row of the page tables, which padding rows never have.
@@ -47,11 +51,13 @@ class AdapterRows:
         """Slots of tokens in these rows [tokens], on the device."""
         return ints(self._known[rows], self.slots.device)
 
-    def segments(self, present: set[int], rows: Ints) -> LoRA | None:
+    def eager(self, present: set[int], rows: Ints) -> LoRA | None:
         """Of tokens in these rows [tokens], where no graph is used."""
         if self.bank is None or not present:
             return None
         slots, device = self._known[rows], self.slots.device
+        if len(present) > 1 and len(rows) * self.bank.slots <= FEW:
+            return self.bank.masked(self.of_tokens(rows), single=False)
         if len(present) == 1 and NO_ADAPTER not in slots:
             return self.bank.segments([(slot, None) for slot in present])
         return self.bank.segments(

@@ -143,7 +143,7 @@ class ModelRunner:
         present = self.adapters.present(rows)
         pieces = self.pieces.get(self.adapters.kind(present))
         if pieces is None or not pieces.takes(len(ids)):
-            return self.forward(ids, positions, step, self.adapters.segments(present, rows))
+            return self.forward(ids, positions, step, self.adapters.eager(present, rows))
         sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Tensor:

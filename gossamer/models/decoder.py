@@ -9,11 +9,10 @@ from torch import Tensor
 
 from gossamer.layers import GatedMLP, RMSNorm, RotaryEmbedding
 from gossamer.models.config import ModelConfig
-from gossamer.models.gemm import project
 from gossamer.models.lora import DOWN, GATE_UP, OUT, QKV, LoRA
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import Rotation, rmsnorm_rope, rope, silu_mul
+from gossamer.ops import Rotation, linear, rmsnorm_rope, rope, silu_mul
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +45,11 @@ Attend = Callable[[int, Projection], Tensor]
 def on_rotated(attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]) -> Attend:
     """What attends with q, k and v, after RoPE."""
     return lambda layer, projection: attend(layer, *projection.rotated())
+
+
+# Up to this many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
+# EPYC). There it stays ahead up to about 128 rows; CPUs with matrix units may cross earlier.
+SKINNY_ROWS = 16
 
 
 class Decoder:
@@ -121,7 +125,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
-        return project(hidden, self.weights.head)
+        return _linear(hidden, self.weights.head, None)
 
     def _project(self, layer: int, x: Tensor, positions: Tensor, lora: LoRA | None) -> Projection:
         weights = self.weights.layers[layer]
@@ -161,7 +165,13 @@ def _adapted(
     layer: int, gemm: int, x: Tensor, weight: Tensor, bias: Tensor | None, lora: LoRA | None
 ) -> Tensor:
     """A projection, and what adapters add to it."""
-    y = project(x, weight, bias)
+    y = _linear(x, weight, bias)
     if lora is not None:
         lora.add(layer, gemm, x, y)
     return y
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Our own GEMM for the few rows of a decode step on a CPU, torch's for all others."""
+    skinny = x.is_cpu and x.shape[0] <= SKINNY_ROWS
+    return linear(x, weight, bias) if skinny else F.linear(x, weight, bias)

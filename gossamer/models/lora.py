@@ -17,7 +17,6 @@ from gossamer.kv.bases import Basis
 from gossamer.kv.folding import turn_output, turn_values
 from gossamer.models.adapter import Adapter
 from gossamer.models.config import ModelConfig
-from gossamer.models.gemm import project
 from gossamer.models.layout import layer_name
 from gossamer.models.shard import Shard
 
@@ -142,9 +141,9 @@ class Segments:
                 continue
             a, b = memory.a[slot, :rank], memory.b[:, slot, :rank]
             if tokens is None:
-                y.add_(project(project(x, a), b))
+                y.addmm_(x @ a.t(), b.t())
             else:
-                y.index_add_(0, tokens, project(project(x[tokens], a), b))
+                y.index_add_(0, tokens, x[tokens] @ a.t() @ b.t())
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +167,7 @@ class Masked:
         a, b = memory.a, memory.b
         if self.active is not None:
             a, b = a.index_select(0, self.active), b.index_select(1, self.active)
-        low = project(x, a.flatten(0, 1)).view(*self.mask.shape, -1)
+        low = (x @ a.flatten(0, 1).t()).view(*self.mask.shape, -1)
         low = torch.where(self.mask[:, :, None], low, 0)
         y.addmm_(low.flatten(1), b.flatten(1).t())
 
