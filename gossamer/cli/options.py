@@ -205,7 +205,7 @@ def adapters(texts: list[str] | None) -> dict[str, Path] | None:
             raise ValueError(f"--lora is {text!r}; must be NAME=DIR")
         if name in found:
             raise ValueError(f"--lora has {name!r} twice; must be different names")
-        found[name] = Path(folder)
+        found[name] = Path(folder).absolute()  # also for processes that are elsewhere
     return found or None
 
 

@@ -155,7 +155,7 @@ def serve(
                 "hosts": _allowed_hosts(host, allowed_host or []),
                 "profiles": profiles,
                 "log_prompts": log_prompts,
-                "api_keys": api_keys,
+                "api_keys": api_keys and api_keys.absolute(),
                 "log_format": log_format,
                 "lora_dir": lora_dir,
             },
