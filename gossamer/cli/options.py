@@ -136,6 +136,9 @@ Loras = Annotated[
     list[str] | None,
     typer.Option("--lora", metavar="NAME=DIR", help="LoRA adapter (PEFT); repeatable"),
 ]
+Lora = Annotated[
+    Path | None, typer.Option("--lora", metavar="DIR", help="LoRA adapter (PEFT) to apply")
+]
 MaxLoras = Annotated[
     int | None, typer.Option(help="Maximum number of LoRA adapters; default: those of --lora")
 ]
@@ -194,6 +197,11 @@ def failed(error: BaseException, code: int = 2) -> typer.Exit:
 def given(**options: Any) -> dict[str, Any]:
     """The options that have a value; the engine has its own defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def adapter(folder: Path | None) -> dict[str, Path] | None:
+    """The only one of an engine, under a name that nobody sees."""
+    return None if folder is None else {"adapter": folder}
 
 
 def adapters(texts: list[str] | None) -> dict[str, Path] | None:

@@ -24,7 +24,7 @@ class _Graph:
 class DecodeGraphs:
     """Replays `forward` for batches of single tokens; smaller batches are filled with padding.
 
-    padding: the table row of tokens that are not there. Batches of a kind (ModelRunner.kinds) have
+    padding: the table row of tokens that are not there. Batches of a kind (AdapterRows.kinds) have
     graphs of their own.
     """
 
