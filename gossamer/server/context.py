@@ -23,15 +23,13 @@ class Context:
 
     async def check_model(self, name: str) -> None:
         """The model, or an adapter. A name is compared, and nothing else is done with it."""
-        if self.lora_of(name) is None or await self.gateway.has_adapter(name):
+        if self.lora_of(name) is None or self.gateway.had_adapter(name):
             return
-        adapters = ", ".join(map(repr, await self.gateway.adapters()))
-        raise APIError(
-            404,
-            f"model is {name!r}; must be {self.settings.model!r}{adapters and ', '}{adapters}",
-            param="model",
-            code="model_not_found",
-        )
+        adapters = await self.gateway.adapters()
+        if name not in adapters:
+            valid = ", ".join(map(repr, (self.settings.model, *adapters)))
+            message = f"model is {name!r}; must be {valid}"
+            raise APIError(404, message, param="model", code="model_not_found")
 
     def lora_of(self, model: str) -> str | None:
         """The adapter that a request's model names; None for the model itself."""

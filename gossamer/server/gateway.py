@@ -81,9 +81,9 @@ class Gateway:
             self._adapters = await self.call("adapters")
         return self._adapters
 
-    async def has_adapter(self, name: str) -> bool:
-        """Whether it is loaded, or was a moment ago: then the engine refuses the request."""
-        return name in self._adapters or name in await self.adapters()
+    def had_adapter(self, name: str) -> bool:
+        """Whether it was loaded when this was last asked; the engine refuses one that is gone."""
+        return name in self._adapters
 
     async def status(self) -> str:
         """ok, draining, failing, down (no engine process) or silent (one that does not answer)."""
