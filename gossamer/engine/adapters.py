@@ -6,6 +6,7 @@ from os import PathLike
 from typing import NamedTuple
 
 from gossamer.engine.config import EngineConfig, check_adapter_name
+from gossamer.engine.sequence import Sequence
 from gossamer.models import Adapter, ModelConfig, read_adapter
 from gossamer.models.lora import NO_ADAPTER
 
@@ -38,15 +39,18 @@ class UnknownAdapterError(ValueError):
 class Adapters:
     """Names and slots. To be used between steps.
 
-    put: writes an adapter into a slot, on all ranks. busy: slots of sequences that are not
-    finished: theirs can be taken for another adapter only when they are.
+    put: writes an adapter into a slot, on all ranks. running: sequences that are not finished, as
+    they change: their slots can be taken for another adapter only when they are.
     """
 
     def __init__(
-        self, config: EngineConfig, put: Callable[[SetAdapter], None], busy: Callable[[], set[int]]
+        self,
+        config: EngineConfig,
+        put: Callable[[SetAdapter], None],
+        running: Collection[Sequence],
     ) -> None:
         self._slots, self._rank = config.max_loras or 0, config.max_lora_rank or DEFAULT_RANK
-        self._put, self._busy = put, busy
+        self._put, self._running = put, running
         self._loaded: dict[str, Loaded] = {}
 
     @property
@@ -68,7 +72,8 @@ class Adapters:
         if name in self._loaded:
             raise ValueError(f"the adapter {name!r} is loaded already; remove it first")
         _check_rank(name, adapter, self._rank)
-        taken = {each.slot for each in self._loaded.values()} | self._busy()
+        taken = {each.slot for each in self._loaded.values()}
+        taken |= {seq.slot for seq in self._running} - {NO_ADAPTER}
         free = [slot for slot in range(self._slots) if slot not in taken]
         if not free:
             leaving = len(taken) - len(self._loaded)

@@ -67,9 +67,7 @@ class Engine:
         self.handoff = Handoff.of(config, built, self.manager)
         self._held: deque[tuple[Completion, Delta]] = deque()  # ends that wait for the handoff
         self._numbers = itertools.count()
-        self.adapters = Adapters(
-            config, executor.set_adapter, lambda: {seq.slot for seq in self._completions}
-        )
+        self.adapters = Adapters(config, executor.set_adapter, self._completions)
 
     # ---- requests -----------------------------------------------------------------------
 

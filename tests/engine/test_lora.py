@@ -166,6 +166,7 @@ def test_added_and_removed_while_requests_run(made, prompts, expected):
     with cpu_llm(base, max_loras=2, max_lora_rank=8) as llm:
         llm.load_lora("a", folders["all"])
         running = llm.add_request(prompts[0], greedy(6), lora="a")
+        llm.add_request(prompts[1], greedy(3))  # without one
         request = llm.engine.requests[running].output
         llm.step()
         llm.load_lora("b", folders["mixed"])
