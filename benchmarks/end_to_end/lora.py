@@ -29,7 +29,7 @@ from gossamer.models.layout import layer_name, layer_shapes
 
 LLAMA = Path(__file__).parents[1] / "models/llama-3-8b"
 STEPS, PROMPT = 16, 512  # decode steps of a round; tokens of each of its prompts
-STRENGTH = 0.5  # of an adapter's change, in the standard deviation of weights of 1 / sqrt(inputs)
+STRENGTH = 0.2 * 0.02  # standard deviation of b @ a; that of random weights is 0.02
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}  # of log probabilities
 BATCHES = {"cpu": "1,8", "cuda": "1,8,64,256"}
 
@@ -42,7 +42,7 @@ def random_adapter(config: ModelConfig, rank: int, seed: int) -> Adapter:
         for part in MODULES:
             out, into = shapes[f"{part}.weight"]
             a = torch.randn(rank, into, generator=generator) / math.sqrt(into)
-            b = torch.randn(out, rank, generator=generator) * STRENGTH / math.sqrt(into * rank)
+            b = torch.randn(out, rank, generator=generator) * STRENGTH * math.sqrt(into / rank)
             pairs[layer_name(layer, part)] = Pair(a, b)
     return Adapter(pairs, seed.to_bytes(16), rank)
 
