@@ -35,9 +35,12 @@ READ = {
     "layers_to_transform", "lora_alpha", "peft_type", "r", "rank_pattern", "target_modules",
     "use_rslora",
 }  # fmt: skip
-# With these the base weights are others than the model's, or the modules compute something else.
+# With other starts an adapter is one of weights that are not quite the model's.
 STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 LARGEST_RANK = 1024
+# Keys of rank_pattern and alpha_pattern: a regex without groups and sets, which a name can match in
+# a few thousand steps at most.
+PATTERN = re.compile(r"[^()\[\]{}*+]*([*+][^()\[\]{}*+]*){0,3}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +113,11 @@ class _Settings:
             alpha=alpha,
             rslora=bool(data.get("use_rslora")),
         )
+        for key in (*settings.ranks, *settings.alphas):
+            if not PATTERN.fullmatch(key):
+                raise ValueError(
+                    f"a pattern is {key!r}; must be a name, or have up to 3 of * and +"
+                )
         for name, value in (("r", rank), *(("rank_pattern", r) for r in settings.ranks.values())):
             if type(value) is not int or not 1 <= value <= LARGEST_RANK:
                 raise ValueError(f"{name} is {value!r}; must be an integer of 1 to {LARGEST_RANK}")

@@ -285,6 +285,7 @@ BAD = {
     "new": (_settings(use_magic=3), "use_magic is 3; adapters with it are not supported"),
     "rank": (_settings(r=0), "r is 0; must be an integer of 1 to 1024"),
     "other rank": (_settings(r=5), r"lora_A.weight is \[4, 96\]; must be \[5, 96\] with rank 5"),
+    "regex": (_settings(rank_pattern={"(.+)+x": 4}), r"a pattern is '\(\.\+\)\+x'; must be a name"),
     "alpha": (_settings(lora_alpha="x"), "lora_alpha is 'x'; must be a finite number"),
     "missing": (lambda _, t: t.pop(_q("B")), rf"{_q('B')} is missing"),
     "embeddings": (
