@@ -16,7 +16,7 @@ from gossamer.server.events import Failure
 from gossamer.server.keys import Keys, Use, read_keys
 from gossamer.server.logs import JSONLines
 from gossamer.server.rates import MINUTE, Rates
-from tests.server.live import MODEL, serving
+from tests.server.live import MODEL, serving, wait_until
 
 CLIENTS = 64
 
@@ -247,7 +247,12 @@ def test_lines_of_json(tiny, file, caplog):
             assert (answer.headers["x-request-id"] == given) == own
             assert answer.json()["id"].endswith(answer.headers["x-request-id"])
         live.get("/v1/models")
-    records = [r for r in caplog.records if r.name == "gossamer.server" and hasattr(r, "fields")]
+
+        def told():
+            return [r for r in caplog.records if hasattr(r, "fields")]
+
+        wait_until(lambda: len(told()) == 4)  # a line follows its answer
+        records = told()
     lines = [json.loads(JSONLines().format(record)) for record in records]
     first, last = lines[0], lines[-1]
     assert (
