@@ -10,6 +10,7 @@ import torch
 
 from gossamer.kv.auto import Preset
 from gossamer.models import Source
+from gossamer.models import adapter as adapter_files
 from gossamer.models.layout import tensor_shapes
 from gossamer.models.source import WHOLE, StoredTensor
 from gossamer.server.settings import Limits, Settings
@@ -41,6 +42,8 @@ class Setup:
     def __post_init__(self) -> None:
         """Raises ValueError for what no server takes, and for a cache that time decides."""
         self.settings()
+        if self.name in self.options.get("lora", {}):
+            raise ValueError(f"--lora has {self.name!r}, the model's own name; must be another")
         if (preset := Preset.parse(self.kv)) is not None:
             raise ValueError(
                 f"--kv is {preset.text}, whose cache depends on measured speed; name the cache, "
@@ -73,6 +76,11 @@ class Setup:
             "kv": self.kv,
             "name": self.name,
         }
+        for adapter, folder in options.get("lora", {}).items():
+            decisive[f"lora {adapter}"] = [
+                hashlib.sha256(Path(folder, file).read_bytes()).hexdigest()
+                for file in (adapter_files.CONFIG, adapter_files.WEIGHTS)
+            ]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 

@@ -49,6 +49,7 @@ def batch(
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
     no_prefix_caching: o.NoPrefixCaching = False,
+    lora: o.Loras = None,
 ) -> None:
     """Answer the requests of a file; the same command goes on where a killed one ended."""
     with o.one_line_errors():
@@ -81,6 +82,7 @@ def batch(
                 random_weights=random_weights,
                 enforce_eager=eager,
                 prefix_caching=not no_prefix_caching,
+                lora=o.adapters(lora),
             ),
         )
 

@@ -46,6 +46,7 @@ def chat(
     tensor_parallel_size: o.TensorParallel = 1,
     launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
+    lora: o.Lora = None,
 ) -> None:
     """Chat with a model in the terminal; /help lists the commands."""
     with o.one_line_errors():
@@ -66,6 +67,7 @@ def chat(
                 tensor_parallel_size=tensor_parallel_size,
                 launcher=launcher,
                 random_weights=random_weights,
+                lora=o.adapter(lora),
             ),
         )
 
@@ -194,6 +196,7 @@ class Conversation:
                 self.params,
                 on_delta=_show,
                 stop=lambda: bool(interrupted),
+                lora=next(iter(self.llm.loras), None),
             )
         sys.stdout.write("\n")
         history.add("assistant", found.outputs[0].outputs[0].text)

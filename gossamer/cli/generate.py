@@ -49,6 +49,7 @@ def generate(
     tensor_parallel_size: o.TensorParallel = 1,
     launcher: o.Launcher = "auto",
     random_weights: o.RandomWeights = False,
+    lora: o.Lora = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token")
     ] = False,
@@ -82,6 +83,7 @@ def generate(
                 tensor_parallel_size=tensor_parallel_size,
                 launcher=launcher,
                 random_weights=random_weights,
+                lora=o.adapter(lora),
             ),
             chat=chat,
         )
@@ -165,7 +167,7 @@ def _run_cache(
         warm_up(llm, prompts[0])
         shown = len(prompts) == 1 and streams
         printer = _Printer(shown, kv if len(options.caches) > 1 else None)
-        found = timed_generation(llm, prompts, params, printer)
+        found = timed_generation(llm, prompts, params, printer, lora=next(iter(llm.loras), None))
         printer.end()
         built = llm.engine.built
         dtype = str(built.dtype).removeprefix("torch.")

@@ -132,6 +132,20 @@ RandomWeights = Annotated[
     bool,
     typer.Option("--random-weights", help="Use random weights; only the model's config is read"),
 ]
+Loras = Annotated[
+    list[str] | None,
+    typer.Option("--lora", metavar="NAME=DIR", help="LoRA adapter (PEFT); repeatable"),
+]
+Lora = Annotated[
+    Path | None, typer.Option("--lora", metavar="DIR", help="LoRA adapter (PEFT) to apply")
+]
+MaxLoras = Annotated[
+    int | None, typer.Option(help="Maximum number of LoRA adapters; default: those of --lora")
+]
+MaxLoraRank = Annotated[
+    int | None,
+    typer.Option(help="Maximum rank of LoRA adapters; default: the largest of --lora, or 16"),
+]
 Results = Annotated[
     Path | None, typer.Option("--results", metavar="DIR", help="Write records to this directory")
 ]
@@ -183,6 +197,24 @@ def failed(error: BaseException, code: int = 2) -> typer.Exit:
 def given(**options: Any) -> dict[str, Any]:
     """The options that have a value; the engine has its own defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def adapter(folder: Path | None) -> dict[str, Path] | None:
+    """The only one of an engine, under a name that nobody sees."""
+    return None if folder is None else {"adapter": folder}
+
+
+def adapters(texts: list[str] | None) -> dict[str, Path] | None:
+    """Folders by name, of NAME=DIR. Raises ValueError."""
+    found: dict[str, Path] = {}
+    for text in texts or ():
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder):
+            raise ValueError(f"--lora is {text!r}; must be NAME=DIR")
+        if name in found:
+            raise ValueError(f"--lora has {name!r} twice; must be different names")
+        found[name] = Path(folder).absolute()  # also for processes that are elsewhere
+    return found or None
 
 
 def at_least(name: str, value: int, least: int) -> None:

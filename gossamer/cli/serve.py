@@ -9,6 +9,7 @@ import torch
 import typer
 
 from gossamer.cli import options as o
+from gossamer.cli.config_file import read_config
 
 if TYPE_CHECKING:
     from gossamer.engine import EngineConfig
@@ -72,6 +73,20 @@ def serve(
         typer.Option(metavar="DIR", help="Enable the profiler; write traces to this directory"),
     ] = None,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log prompts")] = False,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="API keys with names and limits per minute, in TOML"),
+    ] = None,
+    log_format: Annotated[str, typer.Option(help="Log format: text or json")] = "text",
+    lora: o.Loras = None,
+    max_loras: o.MaxLoras = None,
+    max_lora_rank: o.MaxLoraRank = None,
+    lora_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder from which LoRA adapters can be loaded while it runs"
+        ),
+    ] = None,
     dtype: o.DType = "auto",
     device: o.Device = "auto",
     max_model_len: o.MaxModelLen = None,
@@ -115,6 +130,15 @@ def serve(
     kv_transfer_size: Annotated[
         str, typer.Option(metavar="BYTES", help="Maximum size of the folder of --kv-transfer")
     ] = "4GiB",
+    config: Annotated[  # read by its callback, before the others get their defaults
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Options in TOML, by their names; those of the command line win",
+            is_eager=True,
+            callback=read_config,
+        ),
+    ] = None,
 ) -> None:
     """Serve a model with an OpenAI-compatible API, Prometheus metrics and a web page."""
     with o.one_line_errors():
@@ -131,6 +155,9 @@ def serve(
                 "hosts": _allowed_hosts(host, allowed_host or []),
                 "profiles": profiles,
                 "log_prompts": log_prompts,
+                "api_keys": api_keys and api_keys.absolute(),
+                "log_format": log_format,
+                "lora_dir": lora_dir,
             },
             limits={
                 "queue": max_queue,
@@ -155,6 +182,9 @@ def serve(
                 kv_transfer=kv_transfer,
                 kv_role=kv_role,
                 kv_transfer_size=kv_transfer_size,
+                lora=o.adapters(lora),
+                max_loras=max_loras,
+                max_lora_rank=max_lora_rank,
             ),
             cluster=o.given(
                 replicas=replicas,
@@ -182,6 +212,7 @@ def _serve(
     """Serve until told to stop. Raises ValueError, OSError, ImportError for what cannot be."""
     try:
         from gossamer.server.engine_process import EngineStart
+        from gossamer.server.keys import Keys
         from gossamer.server.settings import Limits, Settings
         from gossamer.server.sockets import bind
         from gossamer.server.supervisor import Supervisor
@@ -192,7 +223,12 @@ def _serve(
 
     limits["body"] = parse_bytes("--max-body", limits["body"])
     checked = Settings(**settings, limits=Limits(**limits))
+    Keys(checked.api_key, checked.api_keys)  # says now what is wrong with the file
     config = EngineConfig(model=model, **engine)
+    if checked.model in config.lora:
+        raise ValueError(f"--lora has {checked.model!r}, the model's own name; must be another")
+    if checked.lora_dir is not None and not config.max_loras:
+        raise ValueError("--lora-dir needs --max-loras, the number of adapters at a time")
     if config.tensor_parallel_size > 1 and config.resolved_launcher == "torchrun":
         raise ValueError("--launcher is torchrun; must be spawn or ray for a server")
     if len(caches) > 1:
@@ -203,7 +239,8 @@ def _serve(
         _serve_on_ray(model, caches, host, port, api_workers or 1, checked, engine, cluster)
         return
     workers = _api_workers(config) if api_workers is None else api_workers
-    start = EngineStart(model, tuple(caches), engine, checked.limits.queue, checked.profiles)
+    queue, profiles = checked.limits.queue, checked.profiles
+    start = EngineStart(model, tuple(caches), engine, queue, profiles, checked.log_format)
     with ExitStack() as stack:
         sockets = [stack.enter_context(found) for found in bind(host, port, workers)]
         code = Supervisor(start, checked, sockets).run()

@@ -15,8 +15,8 @@ from gossamer.cluster.link import ReplicaLink
 from gossamer.cluster.replica import EngineReplica
 from gossamer.cluster.router import PrefixRouter
 from gossamer.server.app import create_api
-from gossamer.server.child import set_up_log
 from gossamer.server.gateway import Gateway
+from gossamer.server.logs import set_up_log
 
 ENGINE, API = "engine", "api"
 HEALTH_SECONDS = 2.0  # between two checks of a replica
@@ -75,7 +75,7 @@ def application(config: ClusterConfig) -> serve.Application:
 
 def _builder(config: ClusterConfig) -> Any:
     def api() -> FastAPI:
-        set_up_log()
+        set_up_log(config.settings.log_format)
         name = serve.get_replica_context().app_name
         handle = serve.get_deployment_handle(ENGINE, app_name=name)
         settings = config.settings

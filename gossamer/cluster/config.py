@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
 
 from gossamer.engine import EngineConfig
 from gossamer.engine.config import parse_bytes
 from gossamer.server.engine_process import EngineStart
+from gossamer.server.keys import Keys
 from gossamer.server.settings import Limits, Settings
 
 
@@ -67,6 +69,15 @@ class ClusterConfig:
             raise ValueError(f"caches is {self.caches!r}; must name at least one KV cache")
         if self.settings.profiles is not None:
             raise ValueError(f"profiles is {self.settings.profiles}; cannot be had of replicas")
+        if self.settings.lora_dir is not None:
+            raise ValueError(
+                f"lora_dir is {self.settings.lora_dir}; adapters of replicas are those of lora"
+            )
+        if Keys(self.settings.api_key, self.settings.api_keys).limited:
+            raise ValueError(
+                f"{self.settings.api_keys} has limits per minute, which are not counted over "
+                "replicas; must have none"
+            )
         if self.ranks > 1 and self.engine_config.launcher not in ("auto", "ray"):
             raise ValueError(
                 f"launcher is {self.engine_config.launcher!r}; must be ray for ranks of replicas"
@@ -97,7 +108,8 @@ class ClusterConfig:
         options = dict(self.engine)
         if self.ranks > 1 and self.engine_config.launcher == "auto":
             options["launcher"] = "ray"
-        return EngineStart(self.model, self.caches, options, self.settings.limits.queue, None)
+        queue, log_format = self.settings.limits.queue, self.settings.log_format
+        return EngineStart(self.model, self.caches, options, queue, None, log_format)
 
     @property
     def ranks(self) -> int:
@@ -152,6 +164,9 @@ def _settings(model: Any, values: Any) -> Settings:
         limits["body"] = parse_bytes("body", limits["body"])
     made = {"model": str(model).rstrip("/").rpartition("/")[2], **values}
     made["limits"] = _made("limits", Limits, limits)
+    for name in ("api_keys", "lora_dir"):
+        if made.get(name) is not None:
+            made[name] = Path(made[name])
     for name in ("origins", "hosts"):
         made[name] = tuple(_strings(name, values.get(name, ())))
     settings: Settings = _made("settings", Settings, made)

@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from gossamer.cluster.merging import merged_metrics, merged_state
 from gossamer.cluster.replay import DivergedError, Replay
 from gossamer.server.engine_process import EngineStart
+from gossamer.server.errors import APIError
 from gossamer.server.events import EngineRequest, Event, Failure
 from gossamer.server.info import ServerInfo
 from gossamer.server.link import PATIENCE, Events, gone
@@ -77,6 +78,12 @@ class ReplicaLink:
 
     def send(self, message: Any) -> None:
         match message:
+            case Add(_, use) if use is not None:  # a file of keys that was changed meanwhile
+                raise APIError(
+                    503,
+                    f"the API key {use.key!r} has limits, which are not counted over replicas",
+                    code="limits_not_counted",
+                )
             case Add(requests):
                 for request in requests:
                     running = self._running[request.number] = _Running(request)
@@ -86,8 +93,10 @@ class ReplicaLink:
             case Responded():
                 self._responded.append(message)
 
-    async def call(self, name: str, seconds: float = PATIENCE) -> Any:
-        """state or metrics, of all replicas together."""
+    async def call(self, name: str, *arguments: Any, seconds: float = PATIENCE) -> Any:
+        """state or metrics, of all replicas together, or adapters."""
+        if name == "adapters":
+            return self.info.adapters  # of options, so all replicas have the same
         called = self._handle.broadcast(name)
         try:
             found = await called.results_async(timeout_s=seconds, return_exceptions=True)

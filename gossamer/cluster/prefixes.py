@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
-def block_names(ids: Sequence[int]) -> list[int]:
-    """A name for each complete block of a prompt, of all tokens up to its end."""
-    names, name = [], 0
+def block_names(ids: Sequence[int], lora: str | None = None) -> list[int]:
+    """A name for each complete block of a prompt, of all tokens up to its end and its adapter."""
+    names, name = [], 0 if lora is None else hash(lora)
     for end in range(BLOCK_TOKENS, len(ids) + 1, BLOCK_TOKENS):
         name = hash((name, tuple(ids[end - BLOCK_TOKENS : end])))
         names.append(name)

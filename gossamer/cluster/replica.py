@@ -9,12 +9,12 @@ from typing import Any
 
 from ray import serve
 
-from gossamer.server.child import set_up_log
 from gossamer.server.engine_process import EngineStart, load_engines
 from gossamer.server.events import EngineRequest, Event, Failure
 from gossamer.server.gateway import FAILING
 from gossamer.server.host import EngineHost
 from gossamer.server.info import ServerInfo
+from gossamer.server.logs import set_up_log
 from gossamer.server.snapshot import HostState
 from gossamer.server.wire import Responded, Step
 
@@ -25,7 +25,7 @@ class EngineReplica:
     """Answers a prompt per call of `generate`."""
 
     def __init__(self, start: EngineStart) -> None:
-        set_up_log()
+        set_up_log(start.log_format)
         self._start, self._stack = start, ExitStack()
         engines = load_engines(start, self._stack)
         self._host = EngineHost(engines, start.queue, start.profiles)

@@ -41,7 +41,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's types are not 
         }
         request, routing = _request(pending_request), self._routing
         ids = () if request is None else request.prompt_ids
-        blocks = block_names(ids)
+        blocks = block_names(ids, None if request is None else request.lora)
         matches = self._index.matches(blocks)
         name = choose(ids, matches, loads, slack=routing.slack, share=routing.share)
         # Now: others that begin so may come before it is sent.

@@ -11,7 +11,7 @@ from ray.serve.config import HTTPOptions
 
 from gossamer.cluster.app import application
 from gossamer.cluster.config import ClusterConfig
-from gossamer.server.child import set_up_log
+from gossamer.server.logs import set_up_log
 from gossamer.server.sockets import bind
 
 log = logging.getLogger("gossamer.server")
@@ -24,7 +24,7 @@ def serve_on_ray(config: ClusterConfig, host: str, port: int, address: str | Non
     Raises ValueError if the cluster cannot hold the replicas or has such an application, OSError
     for an address in use.
     """
-    set_up_log()
+    set_up_log(config.settings.log_format)
     stop = threading.Event()
 
     def stopped(number: int, frame: FrameType | None) -> None:

@@ -21,12 +21,14 @@ class Moves:
 
     table entries to set: (row, block, page). compress: (dense page, stored page) of blocks that
     earlier steps computed. pack: (row, block, stored page) of blocks that this step computes.
+    adapters: (row, slot) of sequences that are new in their row.
     """
 
     stored: list[tuple[int, int, int]] = field(default_factory=list)
     dense: list[tuple[int, int, int]] = field(default_factory=list)
     compress: list[tuple[int, int]] = field(default_factory=list)
     pack: list[tuple[int, int, int]] = field(default_factory=list)
+    adapters: list[tuple[int, int]] = field(default_factory=list)
 
 
 class BlockManager:
@@ -81,6 +83,7 @@ class BlockManager:
 
     def entries(self, seq: Sequence, moves: Moves) -> None:
         """Everything that a sequence new in its row has, into the tables."""
+        moves.adapters.append((seq.row, seq.slot))
         moves.stored += [(seq.row, b, p) for b, p in enumerate(seq.stored) if p != NO_PAGE]
         moves.dense += [(seq.row, b, p) for b, p in enumerate(seq.dense) if p != NO_PAGE]
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gossamer.engine.adapters import DEFAULT_RANK
 from gossamer.engine.auto import settle
 from gossamer.engine.cache_size import CacheSize, cache_size
 from gossamer.engine.config import EngineConfig, parse_bytes
@@ -19,7 +20,7 @@ from gossamer.kv.paged_cache import PagedCache
 from gossamer.kv.rule import CacheRule
 from gossamer.kv.speed import DecodeSpeed
 from gossamer.masks import Mask
-from gossamer.models import Shard, Source, load_decoder, source_fingerprint
+from gossamer.models import LoRABank, Shard, Source, load_decoder, source_fingerprint
 from gossamer.models.random import RandomSource
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -63,23 +64,23 @@ def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Bui
         raise ValueError(f"max_model_len is {wanted}; must be 2 to {model.max_positions}")
     prompt_mask = _prompt_mask(config, model.query_heads, device)
     store = _open_store(config, CacheRule.of(kv, dtype, prompt_mask))
+    v_basis = None if calibration is None else calibration.basis("v", kv.v)
     decoder = load_decoder(
-        source,
-        dtype=dtype,
-        device=device,
-        max_len=wanted,
-        shard=shard,
-        v_basis=None if calibration is None else calibration.basis("v", kv.v),
+        source, dtype=dtype, device=device, max_len=wanted, shard=shard, v_basis=v_basis
     )
+    bank = None
+    if config.max_loras:
+        rank = config.max_lora_rank or DEFAULT_RANK
+        bank = LoRABank(model, shard, config.max_loras, rank, dtype, device, v_basis)
     spec = CacheSpec.of(kv, shard.kv_shape(model), dtype, device, calibration, prompt_mask)
     speed = measure_and_log(spec) if shard.rank == 0 else None  # before all memory is taken
-    memory = cache_memory(config, decoder)
+    memory = cache_memory(config, decoder, bank)
     prefixes = config.prefix_caching and spec.rule.shares_prefixes
     size = cache_size(spec, memory, config.max_num_seqs, prefixes)
     max_model_len = _longest(config, spec, size, wanted)
     cache = PagedCache(spec, size.stored_pages, size.dense_pages)
     runner = ModelRunner(
-        decoder, cache, config.max_num_seqs, max_model_len, eager=config.enforce_eager
+        *(decoder, cache, config.max_num_seqs, max_model_len), eager=config.enforce_eager, bank=bank
     )
     if runner.graphs is not None:
         warm_up(runner, config.max_num_seqs, config.max_num_batched_tokens)

@@ -1,7 +1,8 @@
 """What an engine is to be: model, cache, device, sizes."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
@@ -46,6 +47,9 @@ class EngineConfig:
     kv_transfer: a folder, or another PageStore, through which engines share pages of prompts, see
     docs/disaggregation.md. kv_role: prefill publishes there, decode looks prompts up, both does
     both. kv_transfer_size: bytes of the folder at most.
+    lora: folders of LoRA adapters by the names that requests use. max_loras: adapters at a time;
+    None for those of `lora`, so that none can be added. max_lora_rank: of each; None for the
+    largest of `lora`, or 16.
     """
 
     model: str | PathLike[str] | Source
@@ -69,6 +73,9 @@ class EngineConfig:
     kv_transfer: str | PathLike[str] | PageStore | None = None
     kv_role: str = "both"
     kv_transfer_size: int | str = "4GiB"
+    lora: Mapping[str, str | PathLike[str]] = field(default_factory=dict)
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "tensor_parallel_size"):
@@ -103,6 +110,18 @@ class EngineConfig:
                 "must be None or False for several ranks"
             )
         self._check_transfer()
+        self._check_lora()
+
+    def _check_lora(self) -> None:
+        lora: Any = self.lora
+        if not isinstance(lora, Mapping):
+            raise TypeError(f"lora is {type(lora).__name__}; must be folders by name")
+        for name in lora:
+            check_adapter_name(name)
+        if self.max_loras is not None:
+            _at_least("max_loras", self.max_loras, len(lora))
+        if self.max_lora_rank is not None:
+            _at_least("max_lora_rank", self.max_lora_rank, 1)
 
     def _check_transfer(self) -> None:
         one_of("kv_role", self.kv_role, KV_ROLES)
@@ -168,6 +187,12 @@ class EngineConfig:
         if device.type == "cpu":
             return torch.float32
         return DTYPES.get(checkpoint or "bfloat16", torch.bfloat16)
+
+
+def check_adapter_name(name: Any) -> None:
+    """Raises ValueError."""
+    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 200:
+        raise ValueError(f"the adapter's name is {name!r}; must be 1 to 200 printable characters")
 
 
 def parse_bytes(name: str, value: int | str) -> int:

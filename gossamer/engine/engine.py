@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gossamer.engine.adapters import Adapters
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
@@ -66,6 +67,7 @@ class Engine:
         self.handoff = Handoff.of(config, built, self.manager)
         self._held: deque[tuple[Completion, Delta]] = deque()  # ends that wait for the handoff
         self._numbers = itertools.count()
+        self.adapters = Adapters(config, executor.set_adapter, self._completions)
 
     # ---- requests -----------------------------------------------------------------------
 
@@ -76,11 +78,16 @@ class Engine:
         *,
         request_id: str | None = None,
         prompt: str | None = None,
+        lora: str | None = None,
     ) -> str:
-        """Queue a request; returns its id. ValueError for a prompt that cannot be served."""
+        """Queue a request; returns its id. ValueError for a prompt that cannot be served.
+
+        lora: the name of an adapter; UnknownAdapterError if there is none of that name.
+        """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params is {type(params).__name__}; must be SamplingParams")
+        adapter = self.adapters.find(lora)
         number = next(self._numbers)
         request_id = f"request-{number}" if request_id is None else request_id
         if request_id in self.requests:
@@ -99,6 +106,7 @@ class Engine:
             room = self.built.max_model_len - len(ids)
             limit = room if params.max_tokens is None else min(room, params.max_tokens)
             seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index), limit)
+            seq.slot, seq.salt = adapter.slot, adapter.salt
             eos = self.built.source.config.eos_ids
             self._completions[seq] = request.start(seq, tokenizer, eos)
             seqs.append(seq)

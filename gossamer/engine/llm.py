@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, Self
 
+from gossamer.engine.adapters import UnknownAdapterError, read_adapters
 from gossamer.engine.auto import settle
 from gossamer.engine.build import Built, build
 from gossamer.engine.config import EngineConfig
@@ -16,7 +17,9 @@ from gossamer.engine.progress import Progress
 from gossamer.engine.prompts import Chat, Prompt, PromptTooLongError, encode, split
 from gossamer.engine.runner import Executor, LocalExecutor
 from gossamer.engine.sampling_params import SamplingParams
-from gossamer.models import Source
+from gossamer.models import Source, read_adapter
+
+Names = str | Sequence[str | None] | None  # of an adapter for all prompts, or one for each
 
 
 class LLM:
@@ -31,11 +34,14 @@ class LLM:
     def __init__(self, model: str | PathLike[str] | Source, **options: Any) -> None:
         config = EngineConfig(model=model, **options)
         serve_if_above_0(config)
+        config, adapters = read_adapters(config)
         config, self.chosen = settle(config)
         built, executor = _start(config)
         try:
             self.tokenizer = built.source.tokenizer()
             self.engine = Engine(config, built, executor, self.tokenizer)
+            for name, adapter in adapters.items():
+                self.engine.adapters.add(name, adapter)
             self._inboxes: dict[str, deque[Delta]] = {}  # of requests that someone iterates over
         except BaseException:
             executor.close()
@@ -46,14 +52,16 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        lora: Names = None,
         progress: bool = False,
     ) -> list[RequestOutput]:
         """Outputs for each prompt: text, token ids or a chat (a list of messages), or a list.
 
-        params: for all, or one for each. Raises ValueError, before anything runs, for a prompt that
-        cannot be served; and whatever ends a step, after which the engine is empty again.
+        params: for all, or one for each; so is lora, the name of an adapter. Raises ValueError,
+        before anything runs, for a prompt that cannot be served; and whatever ends a step, after
+        which the engine is empty again.
         """
-        ids = self._add(prompts, params)
+        ids = self._add(prompts, params, lora)
         outputs = [self.engine.requests[request_id].output for request_id in ids]
         with Progress(self.engine, len(ids), shown=progress) as bar:
             for delta in self._deltas(ids):
@@ -64,23 +72,47 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        lora: Names = None,
     ) -> Iterator[Delta]:
         """What each step adds, as it comes. Leaving the loop aborts what is still running."""
-        return self._deltas(self._add(prompts, params))
+        return self._deltas(self._add(prompts, params, lora))
 
-    def chat(self, messages: Chat, params: SamplingParams | None = None) -> RequestOutput:
+    def chat(
+        self, messages: Chat, params: SamplingParams | None = None, *, lora: str | None = None
+    ) -> RequestOutput:
         """The answer to one chat."""
-        return self.generate([messages], params)[0]
+        return self.generate([messages], params, lora=lora)[0]
+
+    # ---- adapters -------------------------------------------------------------------------
+
+    @property
+    def loras(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters that are loaded."""
+        return self.engine.adapters.names
+
+    def load_lora(self, name: str, folder: str | PathLike[str]) -> None:
+        """Add an adapter, also while requests run. ValueError for one that cannot be used."""
+        self.engine.adapters.add(name, read_adapter(folder, self.engine.built.source.config))
+
+    def unload_lora(self, name: str) -> None:
+        """Requests that run finish with it. ValueError for an unknown name."""
+        self.engine.adapters.remove(name)
 
     # ---- step by step ---------------------------------------------------------------------
 
     def add_request(
-        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora: str | None = None,
     ) -> str:
         """Queue a request for `step`; returns its id. ValueError if it cannot be served."""
         encoded = encode(prompt, self.tokenizer)
         return self.engine.add_request(
-            encoded.ids, params, request_id=request_id, prompt=encoded.text
+            encoded.ids, params, request_id=request_id, prompt=encoded.text, lora=lora
         )
 
     def step(self) -> list[Delta]:
@@ -109,6 +141,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
+        lora: Names,
     ) -> list[str]:
         """Queue all prompts, or none if one is wrong."""
         each = split(prompts)
@@ -117,14 +150,17 @@ class LLM:
             raise ValueError(
                 f"{len(chosen)} params for {len(each)} prompts; must be as many, or one"
             )
+        names = [lora] * len(each) if lora is None or isinstance(lora, str) else list(lora)
+        if len(names) != len(each):
+            raise ValueError(f"{len(names)} names in lora for {len(each)} prompts; must be as many")
         ids: list[str] = []
         try:
-            for prompt, its_params in zip(each, chosen, strict=True):
-                ids.append(self.add_request(prompt, its_params))
+            for prompt, its_params, name in zip(each, chosen, names, strict=True):
+                ids.append(self.add_request(prompt, its_params, lora=name))
         except BaseException as error:
             for request_id in ids:
                 self.engine.abort(request_id)
-            if type(error) in (TypeError, ValueError, PromptTooLongError):
+            if type(error) in (TypeError, ValueError, PromptTooLongError, UnknownAdapterError):
                 raise type(error)(f"prompt {len(ids)}: {error}") from None
             raise
         return ids

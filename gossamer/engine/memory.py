@@ -3,7 +3,7 @@
 import torch
 
 from gossamer.engine.config import EngineConfig, parse_bytes
-from gossamer.models import Decoder
+from gossamer.models import Decoder, LoRABank
 
 CPU_MEMORY = 2 << 30
 GPU_SHARE = 0.95  # of what steps leave; torch's allocator keeps pieces that nothing else fits into
@@ -13,7 +13,7 @@ GRAPHS = 1 << 30  # their kernels' arguments, and workspaces of cuBLAS
 MOST_TOKENS = 1 << 15  # that are tried; steps of more grow with them, and nobody computes so many
 
 
-def cache_memory(config: EngineConfig, decoder: Decoder) -> int:
+def cache_memory(config: EngineConfig, decoder: Decoder, bank: LoRABank | None = None) -> int:
     """Bytes of this rank's cache; the same on all of them, as they share page numbers.
 
     Raises ValueError where a GPU has no room for any.
@@ -23,7 +23,7 @@ def cache_memory(config: EngineConfig, decoder: Decoder) -> int:
         return parse_bytes("kv_memory", config.kv_memory) // ranks
     if device.type == "cpu":
         return CPU_MEMORY // ranks
-    steps = step_bytes(decoder, config.max_num_batched_tokens, config.max_num_seqs)
+    steps = step_bytes(decoder, config.max_num_batched_tokens, config.max_num_seqs, bank)
     free, _ = torch.cuda.mem_get_info(device)
     memory = torch.tensor(int(GPU_SHARE * (free - steps)), device=device)
     if ranks > 1:
@@ -38,7 +38,7 @@ def cache_memory(config: EngineConfig, decoder: Decoder) -> int:
 
 
 @torch.inference_mode()
-def step_bytes(decoder: Decoder, tokens: int, sequences: int) -> int:
+def step_bytes(decoder: Decoder, tokens: int, sequences: int, bank: LoRABank | None = None) -> int:
     """What a step of so many tokens takes beyond weights and cache, measured; twice, as graphs have
     memory of their own.
     """
@@ -47,7 +47,8 @@ def step_bytes(decoder: Decoder, tokens: int, sequences: int) -> int:
     torch.cuda.reset_peak_memory_stats(decoder.device)
     before = torch.cuda.memory_allocated(decoder.device)
     zeros = torch.zeros(tokens, dtype=torch.int64, device=decoder.device)  # ids, and positions
-    hidden = decoder.forward(zeros, zeros, lambda _, projection: projection.rotated()[0])
+    lora = None if bank is None else bank.masked(zeros, single=False)
+    hidden = decoder.forward(zeros, zeros, lambda _, projection: projection.rotated()[0], lora)
     decoder.logits(hidden[-sequences:])
     taken = torch.cuda.max_memory_allocated(decoder.device) - before
     torch.cuda.empty_cache()

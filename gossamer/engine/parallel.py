@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _abort_process_group
 
 from gossamer.engine import launch_ray, launch_spawn, launch_torchrun, worker
+from gossamer.engine.adapters import SetAdapter
 from gossamer.engine.build import Built, build, cache_config
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.step import StepInput
@@ -98,6 +99,16 @@ class ParallelExecutor:
     def keep(self, rows: list[int], tokens: Tensor) -> None:
         """Never called: other ranks would not know, so EngineConfig refuses to ask for it."""
         raise AssertionError("asynchronous scheduling with several ranks")
+
+    def set_adapter(self, change: SetAdapter) -> None:
+        """Raises WorkerDiedError, naming the rank, when one is gone."""
+        self._check()
+        try:
+            self._workers.send(change)
+            self.built.runner.set_adapter(change)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     def close(self) -> None:
         """End the workers and the group; can be called twice."""

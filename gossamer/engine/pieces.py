@@ -5,21 +5,25 @@ of tokens alone. A mixed step of a 135M model took 30 ms of the host (H200: some
 cuBLAS looks for a kernel anew for each number of rows) where the GPU had work for 4.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from gossamer.engine.graphs import WARM_UPS
 from gossamer.models import Decoder, Projection
+from gossamer.models.lora import NO_ADAPTER, LoRA
 
 # attend(layer, q, k, v, out): out [T, Hq, D] is written. q, k and v as of Turned.
 Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor], object]
 # (layer, projection) -> q [T, Hq, D], k and v [T, Hk, D] as they are stored and attended to.
 Turned = Callable[[int, Projection], tuple[Tensor, Tensor, Tensor]]
+# Slots of adapters [T] -> what the tokens' adapters do; None for steps without any.
+Adapt = Callable[[Tensor], LoRA | None]
 
 TRIES = 2  # of which the faster one counts
 GAIN = 0.95  # of the time without graphs: above it, larger steps do not wait for the host either
@@ -35,9 +39,11 @@ class StepPieces:
         """most: tokens of a step."""
         config, device = decoder.config, decoder.device
         self._decoder, self._turned, self._most = decoder, turned, most
+        self._adapt: Adapt = lambda slots: None
         heads, pairs = decoder.query_heads, decoder.kv_heads
         zeros = partial(torch.zeros, dtype=decoder.dtype, device=device)
         self._numbers = torch.zeros(2, most, dtype=torch.int64, device=device)
+        self._slots = torch.full((most,), NO_ADAPTER, dtype=torch.int64, device=device)
         rows = zeros(most, heads + 2 * pairs, config.head_dim)
         self._rows = rows.split((heads, pairs, pairs), 1)
         self._out = zeros(most, heads, config.head_dim)
@@ -46,15 +52,26 @@ class StepPieces:
         self._pool: Any = None  # graphs never run at once, so they share memory
         self._stream: torch.cuda.Stream | None = None  # one, as cuBLAS keeps 32 MB for each
 
+    def adapted(self, adapt: Adapt) -> Self:
+        """The same for steps with adapters, without graphs so far; in the same memory."""
+        other = copy.copy(self)
+        other._adapt, other._graphs = adapt, {}
+        return other
+
     def takes(self, tokens: int) -> bool:
         return tokens <= max(self._graphs, default=0)
 
-    def run(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def run(
+        self, ids: Tensor, positions: Tensor, attend: Attend, slots: Tensor | None = None
+    ) -> Tensor:
         """Hidden states after the last layer, as Decoder.forward; valid until the next call."""
         tokens = len(ids)
+        size = min(size for size in self._graphs if size >= tokens)
         self._numbers[0, :tokens], self._numbers[1, :tokens] = ids, positions
+        if slots is not None:  # of tokens that are not there, too: they say which adapter it is
+            self._slots[:tokens], self._slots[tokens:size] = slots, NO_ADAPTER
         q, k, v = (x[:tokens] for x in self._rows)
-        *graphs, last = self._graphs[min(size for size in self._graphs if size >= tokens)]
+        *graphs, last = self._graphs[size]
         for layer, graph in enumerate(graphs):
             graph.replay()
             attend(layer, q, k, v, self._out[:tokens])
@@ -95,16 +112,17 @@ class StepPieces:
     def _walk(self, size: int) -> Iterator[int]:
         """The forward pass; yields where layers attend."""
         decoder, ids, positions = self._decoder, *self._numbers[:, :size]
-        projection, residual = decoder.first(ids, positions)
+        lora = self._adapt(self._slots[:size])
+        projection, residual = decoder.first(ids, positions, lora)
         last = len(decoder.weights.layers) - 1
         for layer in range(last):
             self._keep(layer, projection)
             yield layer
             out = self._out[:size]
-            projection, residual = decoder.between(layer, out, residual, positions)
+            projection, residual = decoder.between(layer, out, residual, positions, lora)
         self._keep(last, projection)
         yield last
-        self._hidden[:size] = decoder.last(self._out[:size], residual)
+        self._hidden[:size] = decoder.last(self._out[:size], residual, lora)
 
     def _keep(self, layer: int, projection: Projection) -> None:
         for kept, made in zip(self._rows, self._turned(layer, projection), strict=True):

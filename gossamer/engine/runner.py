@@ -7,16 +7,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gossamer.engine.adapter_rows import AdapterRows
+from gossamer.engine.adapters import SetAdapter
 from gossamer.engine.graphs import DecodeGraphs
 from gossamer.engine.packing import packed_chunks, packs
 from gossamer.engine.pieces import StepPieces
-from gossamer.engine.step import PENDING, Span, StepInput
+from gossamer.engine.step import PENDING, Ints, Span, StepInput
 from gossamer.engine.transfer import ints
 from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.paged_cache import PagedCache, slots_of
 from gossamer.kv.pages import NO_PAGE
 from gossamer.kv.rule import ChunkMask
-from gossamer.models import Decoder, Projection
+from gossamer.models import Decoder, LoRABank, Projection
+from gossamer.models.lora import LoRA
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
@@ -35,6 +38,7 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         eager: bool,
+        bank: LoRABank | None = None,
     ) -> None:
         self.decoder, self.cache = decoder, cache
         self.device = torch.device(decoder.device)
@@ -46,9 +50,11 @@ class ModelRunner:
             for _ in range(2)
         )
         self.latest = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=self.device)
+        self.adapters = AdapterRows(bank, max_num_seqs + 1, self.device)
         self.near_table = self.stored_table if cache.rule.plain else self.dense_table
         self.graphs: DecodeGraphs | None = None
-        self.pieces: StepPieces | None = None  # made by warm_up, where they gain
+        # By how many adapters they are for; made by warm_up, where they gain.
+        self.pieces: dict[int, StepPieces] = {}
         if self.device.type == "cuda" and not eager:
             self.graphs = DecodeGraphs(self._decode_graph, self.device, self.padding_row)
 
@@ -57,14 +63,20 @@ class ModelRunner:
         """Logits [rows, vocab] after the tokens that spans want them of; None on ranks above 0."""
         self._set(self.stored_table, step.moves.stored)
         self._set(self.dense_table, step.moves.dense)
+        self.adapters.enter(step.moves.adapters)
         if step.moves.compress:
             dense, stored = self._numbers(step.moves.compress).T
             self.cache.compress(slots_of(dense), slots_of(stored))
         if self.graphs is not None and not step.chunks:
-            out = self.graphs.run(step.ids, step.decodes.positions, step.decodes.rows)
+            decodes = step.decodes
+            kind = self.adapters.kind(self.adapters.present(decodes.rows))
+            out = self.graphs.run(step.ids, decodes.positions, decodes.rows, kind)
             return self._wanted(out, step) if self._has_head else None
-        ids, at, rows = self._numbers(step.numbers)
-        hidden = self._hidden(self._known(ids, rows), at, self._cache_step(step, at, rows))
+        numbers = step.numbers
+        ids, at, rows = self._numbers(numbers)
+        hidden = self._hidden(
+            self._known(ids, rows), at, self._cache_step(step, at, rows), numbers[2]
+        )
         if not self._has_head:
             return None
         return self.decoder.logits(self._wanted(hidden, step))
@@ -83,21 +95,29 @@ class ModelRunner:
 
     def close(self) -> None:
         """Forget the graphs: they refer to this runner, and would keep its memory."""
-        self.graphs = self.pieces = None
+        self.graphs, self.pieces = None, {}
+
+    def set_adapter(self, change: SetAdapter) -> None:
+        """After the steps that were run so far, and for those that follow."""
+        assert self.adapters.bank is not None, "slots are given out by max_loras"
+        self.adapters.bank.set(*change)
 
     @property
     def _has_head(self) -> bool:
         """The other ranks would compute the same logits."""
         return self.decoder.shard.rank == 0
 
-    def _decode_graph(self, numbers: Tensor) -> Tensor:
+    def _decode_graph(self, numbers: Tensor, kind: int) -> Tensor:
         """What is captured: ids, positions and rows [3, batch] to logits."""
         ids, positions, rows = numbers
         step = self.decode_step(positions, rows, self.stored_table.shape[1])
-        hidden = self.forward(self._known(ids, rows), positions, step)
+        lora = self.adapters.masked(self.adapters.slots[rows], kind)
+        hidden = self.forward(self._known(ids, rows), positions, step, lora)
         return self.decoder.logits(hidden) if self._has_head else hidden
 
-    def forward(self, ids: Tensor, positions: Tensor, step: CacheStep) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, step: CacheStep, lora: LoRA | None = None
+    ) -> Tensor:
         """Hidden states after the last layer."""
         sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
 
@@ -111,23 +131,26 @@ class ModelRunner:
                 layer, *self.turned(layer, projection), step, scale, sliding[layer]
             )
 
-        return self.decoder.forward(ids, positions, attend)
+        return self.decoder.forward(ids, positions, attend, lora)
 
     def turned(self, layer: int, projection: Projection) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v as they are stored and attended to."""
         q, k, v = projection.rotated()
         return *self.cache.turn(layer, q, k), v
 
-    def _hidden(self, ids: Tensor, positions: Tensor, step: CacheStep) -> Tensor:
+    def _hidden(self, ids: Tensor, positions: Tensor, step: CacheStep, rows: Ints) -> Tensor:
         """As `forward`, by graphs where there are some for so many tokens."""
-        if self.pieces is None or not self.pieces.takes(len(ids)):
-            return self.forward(ids, positions, step)
+        present = self.adapters.present(rows)
+        pieces = self.pieces.get(self.adapters.kind(present))
+        if pieces is None or not pieces.takes(len(ids)):
+            return self.forward(ids, positions, step, self.adapters.eager(present, rows))
         sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Tensor:
             return self.cache.attend(layer, q, k, v, step, scale, sliding[layer], out)
 
-        return self.pieces.run(ids, positions, attend)
+        slots = self.adapters.of_tokens(rows) if present else None
+        return pieces.run(ids, positions, attend, slots)
 
     # ---- what attention reads ---------------------------------------------------------------
 
@@ -219,6 +242,10 @@ class Executor(Protocol):
         """Tokens [rows] that were sampled after them: what PENDING means in the next step."""
         ...
 
+    def set_adapter(self, change: SetAdapter) -> None:
+        """On all ranks, between two steps."""
+        ...
+
     def close(self) -> None:
         """End everything that was started; can be called twice."""
         ...
@@ -238,6 +265,9 @@ class LocalExecutor:
     @torch.inference_mode()
     def keep(self, rows: list[int], tokens: Tensor) -> None:
         self._runner.keep(rows, tokens)
+
+    def set_adapter(self, change: SetAdapter) -> None:
+        self._runner.set_adapter(change)
 
     def close(self) -> None:
         self._runner.close()

@@ -9,6 +9,7 @@ from enum import Enum
 
 from gossamer.engine.sampling_params import SamplingParams
 from gossamer.kv.pages import NO_PAGE
+from gossamer.models.lora import NO_ADAPTER
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 
@@ -26,7 +27,7 @@ class Sequence:
     that are on their way: the host will know them. computed: how many of the first tokens have K
     and V in the cache; cached: how many of them came from the prefix cache. row: its row in the
     runner's page tables while it runs. stored, dense: pages of its blocks of 32 tokens (see
-    BlockManager), NO_PAGE where it has none.
+    BlockManager), NO_PAGE where it has none. slot, salt: of its LoRA adapter, see Loaded.
     """
 
     request_id: str
@@ -44,6 +45,8 @@ class Sequence:
     row: int = NO_PAGE
     stored: list[int] = field(default_factory=list)
     dense: list[int] = field(default_factory=list)
+    slot: int = NO_ADAPTER
+    salt: bytes = b""
     _hashes: list[bytes] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -65,10 +68,13 @@ class Sequence:
         return len(self) - self.computed
 
     def block_hash(self, block: int, root: bytes) -> bytes:
-        """Of all tokens up to the end of a complete block; `root` stands for the cache's kind."""
+        """Of all tokens up to the end of a complete block, and of what else K and V depend on.
+
+        root: stands for the cache's kind.
+        """
         while len(self._hashes) <= block:
             done = len(self._hashes)
-            before = self._hashes[-1] if done else root
+            before = self._hashes[-1] if done else root + self.salt
             ids = self.tokens(done * BLOCK_TOKENS, (done + 1) * BLOCK_TOKENS)
             assert len(ids) == BLOCK_TOKENS, f"block {done} is not complete"
             self._hashes.append(_digest(before, ids))

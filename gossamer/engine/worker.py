@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from gossamer.engine.adapters import SetAdapter
 from gossamer.engine.build import build
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.link import is_loopback, listen
@@ -127,12 +128,15 @@ def _serve(pipe: Connection, gpu: int, built: threading.Event) -> None:
     runner = build(start.config, start.shard, gpu).runner
     built.set()
     pipe.send(BUILT)
-    while (step := _receive(pipe)) is not None:
-        runner.run(step)
+    while (message := _receive(pipe)) is not None:
+        if isinstance(message, SetAdapter):
+            runner.set_adapter(message)
+        else:
+            runner.run(message)
 
 
 def _receive(pipe: Connection) -> Any:
-    """The Start, or the next StepInput; None when rank 0 wants no more or is gone."""
+    """The Start, or the next StepInput or SetAdapter; None when rank 0 wants no more or is gone."""
     try:
         return pipe.recv()
     except (EOFError, ConnectionResetError):

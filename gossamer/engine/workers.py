@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from gossamer.engine import worker
+from gossamer.engine.adapters import SetAdapter
 from gossamer.engine.step import StepInput
 from gossamer.engine.worker import Failure, Start
 
@@ -97,9 +98,9 @@ class Workers:
             with suppress(OSError):  # `wait_for` tells
                 self._members[rank].pipe.send(start)
 
-    def send(self, step: StepInput) -> None:
+    def send(self, message: StepInput | SetAdapter) -> None:
         """To all, to be run. OSError if one is gone."""
-        data = pickle.dumps(step, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for member in self._members.values():
             member.pipe.send_bytes(data)
 

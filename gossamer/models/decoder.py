@@ -9,9 +9,10 @@ from torch import Tensor
 
 from gossamer.layers import GatedMLP, RMSNorm, RotaryEmbedding
 from gossamer.models.config import ModelConfig
+from gossamer.models.lora import DOWN, GATE_UP, OUT, QKV, LoRA
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import Rotation, linear, rmsnorm_rope, rope
+from gossamer.ops import Rotation, linear, rmsnorm_rope, rope, silu_mul
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,59 +79,79 @@ class Decoder:
         self._all_heads = self.query_heads + 2 * self.kv_heads
         self._zero = torch.zeros((), dtype=self.dtype, device=self.device)
 
-    def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, attend: Attend, lora: LoRA | None = None
+    ) -> Tensor:
         """Hidden states [T, hidden] after the final norm, of tokens [T] at positions [T] (int64).
 
-        Tokens may be of several sequences: only `attend` knows which belong together.
+        Tokens may be of several sequences: only `attend` knows which belong together. lora: of
+        tokens with adapters.
         """
-        projection, residual = self.first(ids, positions)
+        projection, residual = self.first(ids, positions, lora)
         last = len(self.weights.layers) - 1
         for layer in range(last):
             out = attend(layer, projection)
-            projection, residual = self.between(layer, out, residual, positions)
-        return self.last(attend(last, projection), residual)
+            projection, residual = self.between(layer, out, residual, positions, lora)
+        return self.last(attend(last, projection), residual, lora)
 
     # ---- what lies between attentions: a forward pass in pieces ------------------------------
 
-    def first(self, ids: Tensor, positions: Tensor) -> tuple[Projection, Tensor]:
+    def first(
+        self, ids: Tensor, positions: Tensor, lora: LoRA | None = None
+    ) -> tuple[Projection, Tensor]:
         """Up to the first attention: what it gets, and the residual [T, hidden]."""
         # Each norm adds what the block before it made; before the first one, that is nothing.
         embedded = F.embedding(ids, self.weights.embedding)
         x, residual = self._norms[0](embedded, self._zero.expand_as(embedded))
-        return self._project(0, x, positions), residual
+        return self._project(0, x, positions, lora), residual
 
     def between(
-        self, layer: int, out: Tensor, residual: Tensor, positions: Tensor
+        self,
+        layer: int,
+        out: Tensor,
+        residual: Tensor,
+        positions: Tensor,
+        lora: LoRA | None = None,
     ) -> tuple[Projection, Tensor]:
         """From a layer's attention, `out` as of Attend, to the next one."""
-        x, residual = self._norms[layer + 1](*self._after(layer, out, residual))
-        return self._project(layer + 1, x, positions), residual
+        x, residual = self._norms[layer + 1](*self._after(layer, out, residual, lora))
+        return self._project(layer + 1, x, positions, lora), residual
 
-    def last(self, out: Tensor, residual: Tensor) -> Tensor:
+    def last(self, out: Tensor, residual: Tensor, lora: LoRA | None = None) -> Tensor:
         """From the last attention to hidden states."""
         layer = len(self.weights.layers) - 1
-        hidden: Tensor = self._last_norm(*self._after(layer, out, residual))[0]
+        hidden: Tensor = self._last_norm(*self._after(layer, out, residual, lora))[0]
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
         return _linear(hidden, self.weights.head, None)
 
-    def _project(self, layer: int, x: Tensor, positions: Tensor) -> Projection:
+    def _project(self, layer: int, x: Tensor, positions: Tensor, lora: LoRA | None) -> Projection:
         weights = self.weights.layers[layer]
-        qkv = _linear(x, weights.qkv, weights.qkv_bias)
+        qkv = _adapted(layer, QKV, x, weights.qkv, weights.qkv_bias, lora)
         qkv = qkv.view(x.shape[0], self._all_heads, self.config.head_dim)
         cos, sin = self._rotary.cos, self._rotary.sin
         rotation = Rotation(positions, cos, sin, weights.qk_norm, self.config.norm_eps)
         return Projection(qkv, self.query_heads, rotation)
 
-    def _after(self, layer: int, out: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def _after(
+        self, layer: int, out: Tensor, residual: Tensor, lora: LoRA | None
+    ) -> tuple[Tensor, Tensor]:
         """Output projection and MLP: what the next norm adds up."""
         weights = self.weights.layers[layer]
         rows = out.reshape(out.shape[0], self.query_heads * self.config.head_dim)
-        delta = self.shard.reduce(_linear(rows, weights.o, weights.o_bias))
+        delta = self.shard.reduce(_adapted(layer, OUT, rows, weights.o, weights.o_bias, lora))
         x, residual = self._mlp_norms[layer](delta, residual)
-        return self.shard.reduce(self._mlps[layer](x)), residual
+        return self.shard.reduce(self._gated(layer, x, lora)), residual
+
+    def _gated(self, layer: int, x: Tensor, lora: LoRA | None) -> Tensor:
+        if lora is None or not (lora.adapts(GATE_UP) or lora.adapts(DOWN)):
+            out: Tensor = self._mlps[layer](x)
+            return out
+        weights = self.weights.layers[layer]
+        gated = _adapted(layer, GATE_UP, x, weights.gate_up, weights.gate_up_bias, lora)
+        return _adapted(layer, DOWN, silu_mul(gated), weights.down, weights.down_bias, lora)
 
     def _norm(self, weight: Tensor) -> RMSNorm:
         return RMSNorm.with_weight(weight, self.config.norm_eps)
@@ -138,6 +159,16 @@ class Decoder:
 
 def _mlp(layer: LayerWeights) -> GatedMLP:
     return GatedMLP.with_weights(layer.gate_up, layer.down, layer.gate_up_bias, layer.down_bias)
+
+
+def _adapted(
+    layer: int, gemm: int, x: Tensor, weight: Tensor, bias: Tensor | None, lora: LoRA | None
+) -> Tensor:
+    """A projection, and what adapters add to it."""
+    y = _linear(x, weight, bias)
+    if lora is not None:
+        lora.add(layer, gemm, x, y)
+    return y
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -57,6 +58,13 @@ def one_of(name: str, value: Any, valid: Iterable[str]) -> None:
     names = tuple(valid)
     if value not in names:
         raise ValueError(f"{name} is {value!r}; must be one of {', '.join(names)}")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the one that is most like it, or all."""
+    names = list(valid)
+    close = get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]!r}?" if close else f"; must be one of {', '.join(names)}"
 
 
 def check_floats(op: str, scale: float, softcap: float) -> None:

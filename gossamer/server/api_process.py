@@ -20,7 +20,7 @@ from gossamer.server.uvicorn_server import Server
 
 def main(settings: Settings, listening: socket.socket, pipe: Connection) -> None:
     """Serve at this socket until told to stop; then let requests finish. Told twice, end them."""
-    set_up()
+    set_up(settings.log_format)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings, listening, pipe))
 

@@ -21,9 +21,10 @@ from gossamer.server.errors import APIError, failed, invalid
 from gossamer.server.events import Failure
 from gossamer.server.gateway import Gateway
 from gossamer.server.host import EngineHost
+from gossamer.server.keys import Keys
 from gossamer.server.link import EngineLink
 from gossamer.server.middleware import AllowedHosts, APIKey, BodyLimit, RequestLog
-from gossamer.server.routes import generation, models, operations, page
+from gossamer.server.routes import adapters, generation, models, operations, page
 from gossamer.server.settings import Settings
 
 log = logging.getLogger("gossamer.server")
@@ -77,7 +78,8 @@ def create_api(
         title="Gossamer", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.context = Context(gateway, settings)
-    for router in (generation.router, models.router, operations.router, page.router):
+    routes = (generation, adapters, models, operations, page)
+    for router in (each.router for each in routes):
         app.include_router(router)
     app.mount("/static", page.static, name="static")
     _add_middleware(app, settings, gateway)
@@ -88,8 +90,8 @@ def create_api(
 def _add_middleware(app: FastAPI, settings: Settings, gateway: Gateway) -> None:
     """The last one added is the outermost."""
     app.add_middleware(BodyLimit, limit=settings.limits.body)
-    if settings.api_key is not None:
-        app.add_middleware(APIKey, key=settings.api_key)
+    if settings.api_key is not None or settings.api_keys is not None:
+        app.add_middleware(APIKey, keys=Keys(settings.api_key, settings.api_keys))
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,

@@ -5,7 +5,6 @@ engine process, so that no socket has a name that others could find. The supervi
 pipe closes when it dies, and then its children end at once.
 """
 
-import logging
 import os
 import signal
 import socket
@@ -15,8 +14,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 
+from gossamer.server.logs import set_up_log
+
 CONNECT, STOP, READY = "connect", "stop", "ready"
-FORMAT = "%(asctime)s %(levelname)s %(processName)s: %(message)s"
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,11 @@ class Refused:
     message: str
 
 
-def set_up() -> None:
+def set_up(log_format: str) -> None:
     """Signals are the supervisor's: it tells its children, and a terminal would tell all."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    set_up_log()
-
-
-def set_up_log() -> None:
-    logging.basicConfig(format=FORMAT, level=logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    set_up_log(log_format)
 
 
 def listen(

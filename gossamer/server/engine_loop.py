@@ -19,9 +19,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from gossamer.engine import Delta, Engine
+from gossamer.engine.adapters import UnknownAdapterError
 from gossamer.server.admission import Admission
 from gossamer.server.events import EngineRequest, Event, Failure, Numbered
+from gossamer.server.keys import Use
 from gossamer.server.metrics import Metrics, StepTimes
+from gossamer.server.rates import Rates, Ticket
 from gossamer.server.snapshot import Rate, Snapshot
 from gossamer.server.wire import Step
 
@@ -45,6 +48,8 @@ class Running:
     id: str
     arrival: float = field(default_factory=time.perf_counter)
     finished: int = 0  # of its n outputs
+    tokens: int = 0  # of its outputs
+    ticket: Ticket | None = None  # of tokens that it may take, where these are limited
     latest: dict[int, float] = field(default_factory=dict)  # when an output had its last token
 
     @property
@@ -61,7 +66,7 @@ class EngineLoop:
     def __init__(self, engines: Mapping[str, Engine], queue_limit: int, metrics: Metrics) -> None:
         self._engines, self._metrics = engines, metrics
         batches = {name: engine.config.max_num_seqs for name, engine in engines.items()}
-        self.admission = Admission(batches, queue_limit)
+        self.admission, self._key_rates = Admission(batches, queue_limit), Rates()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._running: dict[str, Running] = {}
         self._numbered: dict[tuple[Owner, int], Running] = {}
@@ -76,13 +81,23 @@ class EngineLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def add(self, requests: Sequence[EngineRequest], owner: Owner) -> Failure | None:
+    def add(
+        self, requests: Sequence[EngineRequest], owner: Owner, use: Use | None = None
+    ) -> Failure | None:
         """Run them, all for one engine; their events follow. Or why none of them can wait."""
-        failure = self.admission.enter(requests[0].kv, sum(r.params.n for r in requests))
+        kv, count = requests[0].kv, sum(r.params.n for r in requests)
+        failure, ticket = self.admission.enter(kv, count), None
+        if failure is None and use is not None:
+            counted = self._key_rates.enter(use, sum(r.most_tokens for r in requests))
+            if isinstance(counted, Failure):
+                self.admission.leave(kv, count)
+                failure = counted
+            else:
+                ticket = counted
         if failure is None:
             for request in requests:
-                running = Running(request, owner, f"request-{next(self._names)}")
-                self._inbox.put(partial(self._add, running))
+                name = f"request-{next(self._names)}"
+                self._inbox.put(partial(self._add, Running(request, owner, name, ticket=ticket)))
         return failure
 
     def abort(self, owner: Owner, number: int, output: int | None = None) -> None:
@@ -145,16 +160,22 @@ class EngineLoop:
         self._running[running.id] = self._numbered[running.owner, request.number] = running
         try:
             self._engines[request.kv].add_request(
-                request.prompt_ids, request.params, request_id=running.id
+                request.prompt_ids, request.params, request_id=running.id, lora=request.lora
             )
         except (ValueError, TypeError) as error:
             self._over(running, "refused")
-            running.owner.send(Step.of([(request.number, Event.failed(Failure(str(error), 400)))]))
+            failure = Failure(str(error), 400)
+            if isinstance(error, UnknownAdapterError):  # it was there when the API looked
+                failure = Failure(f"model: {error}", 404, "model_not_found")
+            running.owner.send(Step.of([(request.number, Event.failed(failure))]))
 
     def _over(self, running: Running, outcome: str) -> None:
         request = running.request
         del self._running[running.id], self._numbered[running.owner, request.number]
         self.admission.leave(request.kv, request.params.n)
+        if running.ticket is not None:
+            unused = request.most_tokens - len(request.prompt_ids) - running.tokens
+            self._key_rates.give_back(running.ticket, unused)
         self._metrics.ended(request.kv, outcome)
 
     def _finish(self, running: Running, last: Delta, outcome: str) -> None:
@@ -206,6 +227,7 @@ class EngineLoop:
             owner.send(Step.of(events))
 
     def _event(self, running: Running, delta: Delta, times: StepTimes) -> Event:
+        running.tokens += len(delta.token_ids)
         if delta.token_ids:
             if not running.latest:
                 times.firsts.append(times.now - running.arrival)

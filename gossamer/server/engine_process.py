@@ -24,19 +24,20 @@ EXPECTED = (ValueError, OSError, ImportError, MemoryError, torch.OutOfMemoryErro
 
 @dataclass(frozen=True)
 class EngineStart:
-    """caches: KV specs, one for each engine. options: of EngineConfig. queue, profiles: of Limits
-    and Settings."""
+    """caches: KV specs, one for each engine. options: of EngineConfig. queue, profiles and
+    log_format: of Limits and Settings."""
 
     model: str
     caches: tuple[str, ...]
     options: dict[str, Any]
     queue: int
     profiles: Path | None
+    log_format: str = "text"
 
 
 def main(start: EngineStart, pipe: Connection) -> None:
     """Load the engines and run what API processes send, until told to stop."""
-    set_up()
+    set_up(start.log_format)
     connections: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
     listen(pipe, connections.put, lambda: connections.put(None))
     with ExitStack() as stack:

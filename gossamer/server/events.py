@@ -65,13 +65,20 @@ class Event(NamedTuple):
 class EngineRequest:
     """One prompt for the engine of one cache. number: counted by the API process that sends it.
 
-    params: without stop strings, which are the API's to find (`detokenize` is False).
+    params: without stop strings, which are the API's to find (`detokenize` is False). lora: the
+    name of an adapter.
     """
 
     number: int
     kv: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
+    lora: str | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """Of its prompt and its outputs. The API has set their limit."""
+        return len(self.prompt_ids) + self.params.n * (self.params.max_tokens or 0)
 
 
 Numbered: TypeAlias = list[tuple[int, Event]]  # by the number of the request

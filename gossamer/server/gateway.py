@@ -14,7 +14,8 @@ from gossamer.kv import KVConfig
 from gossamer.server.errors import APIError, failed
 from gossamer.server.events import EngineRequest, Event, Failure, Numbered
 from gossamer.server.info import EngineInfo, ServerInfo
-from gossamer.server.link import PATIENCE, Events, Link, gone
+from gossamer.server.keys import Use
+from gossamer.server.link import PATIENCE, SILENT, Events, Link, gone
 from gossamer.server.output_text import OutputText, Piece
 from gossamer.server.settings import Limits
 from gossamer.server.snapshot import HostState
@@ -37,11 +38,13 @@ class Gateway:
         self._numbers = itertools.count()
         self._subscriptions: dict[int, Subscription] = {}
         self._tokens: Tokens | None = None
+        self._adapters: tuple[str, ...] = ()
 
     async def start(self) -> None:
         """Until the engines are there."""
         await self._link.start()
         self._tokens = Tokens(self.info.tokenizer)
+        self._adapters = self.info.adapters
 
     async def close(self) -> None:
         """The engines notice, and end what is running."""
@@ -68,16 +71,26 @@ class Gateway:
         """Prompts of this process that are not answered."""
         return len(self._subscriptions)
 
-    async def call(self, name: str, seconds: float = PATIENCE) -> Any:
+    async def call(self, name: str, *arguments: Any, seconds: float = PATIENCE) -> Any:
         """What the engine process answers. APIError if it does not, or cannot."""
-        return await self._link.call(name, seconds)
+        return await self._link.call(name, *arguments, seconds=seconds)
+
+    async def adapters(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters that are loaded now, or were when there was an engine."""
+        with suppress(APIError):
+            self._adapters = await self.call("adapters")
+        return self._adapters
+
+    def had_adapter(self, name: str) -> bool:
+        """Whether it was loaded when this was last asked; the engine refuses one that is gone."""
+        return name in self._adapters
 
     async def status(self) -> str:
-        """ok, draining, failing, or down: then the engine process is gone, or does not answer."""
+        """ok, draining, failing, down (no engine process) or silent (one that does not answer)."""
         try:
             return self.status_of(await self.call("state"))
-        except APIError:
-            return "down"
+        except APIError as error:
+            return "silent" if error.code == SILENT else "down"
 
     def status_of(self, state: HostState) -> str:
         if self.draining:
@@ -103,9 +116,18 @@ class Gateway:
         raise APIError(400, f"kv is {kv!r}; loaded: {loaded}", param="kv", code="kv_not_loaded")
 
     def submit(
-        self, kv: str, prompts: Sequence[tuple[int, ...]], params: SamplingParams
+        self,
+        kv: str,
+        prompts: Sequence[tuple[int, ...]],
+        params: SamplingParams,
+        *,
+        lora: str | None = None,
+        use: Use | None = None,
     ) -> "Subscription":
-        """Queue prompts. APIError 503 while draining and without an engine; 429 comes as event."""
+        """Queue prompts. APIError 503 while draining and without an engine; 429 comes as event.
+
+        lora: the name of an adapter. use: of an API key with limits, for which they are counted.
+        """
         count = len(prompts) * params.n
         most = min(self.engines[kv].max_num_seqs + self.limits.queue, self.limits.sequences)
         if count > most:
@@ -116,13 +138,13 @@ class Gateway:
             raise gone()
         without_text = replace(params, stop=(), detokenize=False)
         requests = tuple(
-            EngineRequest(next(self._numbers), kv, ids, without_text) for ids in prompts
+            EngineRequest(next(self._numbers), kv, ids, without_text, lora) for ids in prompts
         )
         try:
             subscription = Subscription(self, requests, params)
         except ValueError as error:  # stop strings without a tokenizer
             raise APIError(400, str(error), param="stop") from None
-        self._link.send(Add(requests))
+        self._link.send(Add(requests, use))
         self._subscriptions.update({request.number: subscription for request in requests})
         return subscription
 

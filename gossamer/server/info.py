@@ -64,9 +64,13 @@ class EngineInfo:
 
 @dataclass(frozen=True, eq=False)
 class ServerInfo:
-    """engines: by the KV spec they were asked for; the first is for requests that name none."""
+    """engines: by the KV spec they were asked for; the first is for requests that name none.
+
+    adapters: names of LoRA adapters at the start.
+    """
 
     engines: dict[str, EngineInfo]
     tokenizer: Any
     started: float
     profiler: bool = False
+    adapters: tuple[str, ...] = ()

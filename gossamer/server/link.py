@@ -16,6 +16,7 @@ from gossamer.server.wire import Call, Hello, Reply, Step, encode, receive_async
 Connect = Callable[[], Awaitable[socket.socket]]
 Events = Callable[[Numbered], None]
 log = logging.getLogger("gossamer.server")
+SILENT = "engine_silent"
 RETRY = 0.2  # seconds between two tries to connect
 PATIENCE = 5.0  # seconds for an answer that takes no step
 
@@ -37,7 +38,7 @@ class Link(Protocol):
     def send(self, message: Any) -> None:
         """Add, Abort or Responded. APIError 503 while there is no engine."""
 
-    async def call(self, name: str, seconds: float = PATIENCE) -> Any:
+    async def call(self, name: str, *arguments: Any, seconds: float = PATIENCE) -> Any:
         """What the engines answer. APIError if they do not, or cannot."""
 
 
@@ -87,17 +88,17 @@ class EngineLink:
             raise gone()
         self._writer.write(encode(message))
 
-    async def call(self, name: str, seconds: float = PATIENCE) -> Any:
+    async def call(self, name: str, *arguments: Any, seconds: float = PATIENCE) -> Any:
         """What the engine process answers. APIError if it does not, or cannot."""
         number = next(self._numbers)
         future = self._calls[number] = asyncio.get_running_loop().create_future()
         try:
-            self.send(Call(number, name))
+            self.send(Call(number, name, arguments))
             async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
             raise APIError(
-                503, f"the engine did not answer within {seconds:g} seconds", code="engine_silent"
+                503, f"the engine did not answer within {seconds:g} seconds", code=SILENT
             ) from None
         finally:
             del self._calls[number]

@@ -3,29 +3,32 @@
 Plain ASGI: Starlette's convenient base class hides from routes that a client has left.
 """
 
-import hashlib
-import hmac
 import logging
 import re
 import secrets
 import time
 from collections.abc import Callable
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gossamer.server.errors import APIError
+from gossamer.server.keys import Key, Keys
+from gossamer.server.logs import FIELDS
 
 log = logging.getLogger("gossamer.server")
-OPEN_PATHS = ("/", "/health")  # for probes, and the page, which asks for the key
+OPEN_PATHS = ("/", "/health", "/ready")  # for probes, and the page, which asks for the key
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # of a client, which answer and log repeat
 OPEN_FOLDER = "/static/"
 
 
 class RequestLog:
-    """An id and a line in the log for each request. No prompts, no query strings.
+    """An id and a line in the log for each request. No prompts, no query strings, no keys.
 
-    responded: called with method, route and status.
+    The id is the client's X-Request-Id where it is one. responded: called with method, route and
+    status.
     """
 
     def __init__(self, app: ASGIApp, responded: Callable[[str, str, int], None]) -> None:
@@ -35,8 +38,11 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name, start, status = secrets.token_hex(12), time.perf_counter(), 499
-        scope.setdefault("state", {})["request_id"] = name
+        given = Headers(scope=scope).get("x-request-id", "")
+        name = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+        start, status = time.perf_counter(), 499
+        state = scope.setdefault("state", {})
+        state["request_id"] = name
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -53,17 +59,41 @@ class RequestLog:
             route = getattr(scope.get("route"), "path", None) or "(none)"
             seconds = time.perf_counter() - start
             self._responded(scope["method"], route, status)
-            log.info("%s %s %s %d %.3fs", name, scope["method"], route, status, seconds)
+            fields = {
+                "id": name,
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 6),
+                **_known(state, start),
+            }
+            line = (name, scope["method"], route, status, seconds)
+            log.info("%s %s %s %d %.3fs", *line, extra={FIELDS: fields})
+
+
+def _known(state: dict[str, Any], start: float) -> dict[str, Any]:
+    """What routes and the check of the key have left for the log."""
+    found: dict[str, Any] = {}
+    if "key" in state:
+        found["key"] = state["key"].name
+    if "answer" in state:
+        model, answer = state["answer"]
+        found |= {"model": model, **answer.logged(start)}
+    return found
 
 
 class APIKey:
-    """Refuses requests without the key."""
+    """Refuses requests without one of the keys."""
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app, self._digest = app, _digest(key.encode())
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._open(scope) and not self._has_key(scope):
+        if scope["type"] != "http" or self._open(scope):
+            await self._app(scope, receive, send)
+            return
+        key = self._key(scope)
+        if key is None:
             error = APIError(
                 401,
                 "the API key is missing or wrong; must be in `Authorization: Bearer KEY`",
@@ -72,6 +102,7 @@ class APIKey:
             )
             await error.response()(scope, receive, send)
             return
+        scope.setdefault("state", {})["key"] = key
         await self._app(scope, receive, send)
 
     @staticmethod
@@ -79,12 +110,11 @@ class APIKey:
         path = scope["path"]
         return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
-    def _has_key(self, scope: Scope) -> bool:
-        """Digests are of equal length, so that the time tells nothing of the key."""
+    def _key(self, scope: Scope) -> Key | None:
         given = Headers(scope=scope).get("authorization", "")
         kind, _, key = given.partition(" ")
-        same = hmac.compare_digest(_digest(key.strip().encode("latin-1", "replace")), self._digest)
-        return same and kind.lower() == "bearer"
+        found = self._keys.find(key.strip().encode("latin-1", "replace"))
+        return found if kind.lower() == "bearer" else None
 
 
 class AllowedHosts:
@@ -140,7 +170,3 @@ class BodyLimit:
             return message
 
         await self._app(scope, counted, send)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gossamer.ops.checks import one_of
+from gossamer.server.keys import is_token
+from gossamer.server.logs import LOG_FORMATS
+
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters; text is held back while it may become one
 
@@ -37,11 +41,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """model: the name that requests use. api_key: None lets everyone in.
+    """model: the name that requests use. api_key: None lets everyone in, unless there is a file of
+    keys, api_keys (see gossamer.server.keys).
 
     origins: of pages in browsers that may call the API (CORS); none by default.
     hosts: names by which requests may call the server; none for any.
     profiles: a folder for traces; None switches the profiler off. log_prompts: to the log.
+    log_format: text, or json for lines of JSON. lora_dir: where adapters may be loaded from while
+    the server runs; None for nowhere.
     """
 
     model: str
@@ -51,17 +58,19 @@ class Settings:
     hosts: tuple[str, ...] = ()
     profiles: Path | None = None
     log_prompts: bool = False
+    api_keys: Path | None = None
+    log_format: str = "text"
+    lora_dir: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.model or not self.model.isprintable() or len(self.model) > 200:
             raise ValueError(f"model is {self.model!r}; must be 1 to 200 printable characters")
-        if self.api_key is not None and not _is_token(self.api_key):
+        if self.api_key is not None and not is_token(self.api_key):
             raise ValueError("the API key must be ASCII characters without spaces, at least one")
+        one_of("log_format", self.log_format, LOG_FORMATS)
+        if self.lora_dir is not None and not self.lora_dir.is_dir():
+            raise ValueError(f"lora_dir is {self.lora_dir}; must be a folder")
 
     def __repr__(self) -> str:  # logs and tracebacks must not tell the key
         shown: dict[str, Any] = {**self.__dict__, "api_key": self.api_key and "***"}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-
-def _is_token(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable() and " " not in text

@@ -16,8 +16,9 @@ from types import FrameType
 from typing import Any
 
 from gossamer.server import api_process, engine_process
-from gossamer.server.child import STOP, Refused, send_socket, set_up_log
+from gossamer.server.child import STOP, Refused, send_socket
 from gossamer.server.engine_process import EngineStart
+from gossamer.server.logs import set_up_log
 from gossamer.server.settings import Settings
 from gossamer.server.sockets import address
 
@@ -68,7 +69,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until a signal; the exit code. Raises what the first start of an engine raised."""
-        set_up_log()
+        set_up_log(self._settings.log_format)
         try:
             self._engine = self._spawn_engine()
             self._await_first()

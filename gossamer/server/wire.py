@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 from gossamer.server.events import EngineRequest, Event, Failure, Numbered
 from gossamer.server.info import ServerInfo
+from gossamer.server.keys import Use
 
 _LENGTH = struct.Struct("<I")
 
 
 class Add(NamedTuple):
-    """Run all of these, or refuse them together."""
+    """Run all of these, or refuse them together. use: of an API key with limits."""
 
     requests: tuple[EngineRequest, ...]
+    use: Use | None = None
 
 
 class Abort(NamedTuple):
@@ -29,10 +31,11 @@ class Abort(NamedTuple):
 
 
 class Call(NamedTuple):
-    """To be answered by a Reply of the same number; see EngineHost.calls."""
+    """To be answered by a Reply of the same number; see EngineHost. arguments: of some calls."""
 
     number: int
     name: str
+    arguments: tuple[Any, ...] = ()
 
 
 class Responded(NamedTuple):

@@ -75,9 +75,13 @@ def timed_generation(
     params: SamplingParams,
     on_delta: Callable[[Delta], None] = lambda delta: None,
     stop: Callable[[], bool] = lambda: False,
+    lora: str | None = None,
 ) -> Generation:
-    """Run the prompts to their ends, or until `stop()`, which is asked after each step."""
-    found, stream = Generation(), llm.stream(prompts, params)
+    """Run the prompts to their ends, or until `stop()`, which is asked after each step.
+
+    lora: the name of an adapter.
+    """
+    found, stream = Generation(), llm.stream(prompts, params, lora=lora)
     found.outputs = [request.output for request in llm.engine.requests.values()]
     waiting = {output.request_id for output in found.outputs}
     step, prefilling, start = -1, True, time.perf_counter()

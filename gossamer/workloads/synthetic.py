@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gossamer.engine import LLM
+from gossamer.engine.adapters import SetAdapter
 from gossamer.engine.runner import ModelRunner
 from gossamer.engine.step import StepInput
 
@@ -47,11 +48,15 @@ class FillExecutor:
         else:
             _set(self._runner.stored_table, moves.stored)
             _set(self._runner.dense_table, moves.dense)
+            self._runner.adapters.enter(moves.adapters)
         return torch.cat(logits)
 
     @torch.inference_mode()
     def keep(self, rows: list[int], tokens: Tensor) -> None:
         self._runner.keep(rows, tokens)
+
+    def set_adapter(self, change: SetAdapter) -> None:
+        self._runner.set_adapter(change)
 
     def close(self) -> None:
         self._runner.close()

@@ -6,8 +6,9 @@ import logging
 import pytest
 
 from gossamer.batch import Summary, local, run
-from tests.batch.jobs import completion, read, setup, write
+from tests.batch.jobs import OPTIONS, completion, read, setup, write
 from tests.engine.serving import cpu_llm, greedy
+from tests.models.adapters import save_adapter
 
 MESSAGES = [{"role": "user", "content": "w9 w10"}]
 
@@ -209,3 +210,31 @@ def test_all_lines_at_once_are_not_too_many(words, tmp_path, caplog):
     found = run(setup(words, options=options, in_flight=60), source, target, local.compute)
     assert found == Summary(60, 60)
     assert not caplog.records
+
+
+def test_lines_name_adapters(words, tmp_path):
+    """Each its own, in one batch; a job with another adapter of that name is another job."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(words)
+    lora = {name: save_adapter(tmp_path / name, model, seed=i) for i, name in enumerate("ab")}
+    models = ["a", "b", "words", "a", "c"]
+    lines = [
+        completion(9, model=name, max_tokens=5) | {"custom_id": f"{i}"}
+        for i, name in enumerate(models)
+    ]
+    source, target = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    job = setup(words, options=OPTIONS | {"lora": lora})
+    assert run(job, source, target, local.compute) == Summary(5, 4)
+    answers = [line["response"] for _, line in sorted(read(target).items())]
+    assert [each["status_code"] for each in answers] == [200] * 4 + [404]
+    texts = [each["body"]["choices"][0]["text"] for each in answers[:4]]
+    with cpu_llm(words, lora=lora) as llm:
+        found = llm.generate(
+            [lines[0]["body"]["prompt"]] * 4, greedy(5), lora=["a", "b", None, "a"]
+        )
+    assert texts == [output.outputs[0].text for output in found]
+    assert len(set(texts)) == 3
+    swapped = {"a": lora["b"], "b": lora["a"]}
+    assert setup(words, options=OPTIONS | {"lora": swapped}).digest() != job.digest()
+    with pytest.raises(ValueError, match="--lora has 'words', the model's own name"):
+        setup(words, options={"lora": {"words": lora["a"]}})

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gossamer.cli.generate import equal_tokens
 from gossamer.cli.main import app
 from gossamer.engine import LLM, SamplingParams
+from tests.models.adapters import save_adapter
 
 SPARSE = "sparse:k=16,v=16"
 COMMON = ("--kv-memory", "4MB", "--ignore-eos")
@@ -42,6 +43,26 @@ def test_chat_is_the_default_where_there_is_a_template(words, plain_words):
     (plain,) = json_of(plain_words, "w1 w2", *COMMON)
     prompt_tokens = [run["outputs"][0]["prompt_tokens"] for run in (chat, raw, plain)]
     assert prompt_tokens == [4, 2, 2]  # user: w1 w2 assistant:
+
+
+def test_an_adapter(words, tmp_path):
+    """Of both commands; as the engine applies it."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(words)
+    folder = save_adapter(tmp_path / "adapter", model)
+    (run,) = json_of(words, "w1 w2", "--max-tokens", 9, "--lora", folder, *COMMON)
+    (plain,) = json_of(words, "w1 w2", "--max-tokens", 9, *COMMON)
+    with LLM(words, kv_memory="4MB", lora={"a": folder}) as llm:
+        params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+        answer = llm.chat([{"role": "user", "content": "w1 w2"}], params, lora="a").outputs[0]
+    assert run["outputs"][0]["token_ids"] == answer.token_ids
+    assert plain["outputs"][0]["token_ids"] != answer.token_ids
+    options = ["chat", str(words), "--temperature", "0", "--max-tokens", "9", "--lora", str(folder)]
+    chat = CliRunner().invoke(app, [*options, "--kv-memory", "4MB"], input="w1 w2\n")
+    assert chat.exit_code == 0, chat.output
+    assert chat.stdout.splitlines()[0] in answer.text
+    missing = invoke(words, "x", "--lora", tmp_path / "none")
+    assert (missing.exit_code, "has no adapter_config.json" in missing.stderr) == (2, True)
 
 
 def test_several_caches_side_by_side(words):

@@ -142,6 +142,11 @@ def test_killed_started_again_and_stopped(start, tmp_path):
         (("--replicas", "2"), "--replicas, --max-replicas, --cpus-per-rank and --ray-address need"),
         (("--kv-role", "prefill"), "kv_role is 'prefill' without kv_transfer, a folder"),
         (("--api-key", "a b"), "the API key must be ASCII"),
+        (("--api-keys", "nowhere.toml"), "nowhere.toml"),
+        (("--log-format", "xml"), "log_format is 'xml'; must be one of text, json"),
+        (("--lora", "x"), "--lora is 'x'; must be NAME=DIR"),
+        (("--lora", "words=/x"), "--lora has 'words', the model's own name"),
+        (("--lora-dir", "."), "--lora-dir needs --max-loras"),
         (("--served-model-name", "a\nb"), r"model is 'a\nb'; must be 1 to 200 printable"),
         (("--host", "256.1.1.1"), "256.1.1.1:8000 cannot be served"),
     ],
@@ -168,7 +173,7 @@ def children(server, name):
 
 
 def test_processes_that_die(start):
-    """What was open is told, health says so, and a new process takes the place of the old one."""
+    """What was open is told, readiness says so, and a new process takes the old one's place."""
     server = start("--port", 0, "--api-workers", 2)
     client = httpx.Client(base_url=server.url, timeout=60)  # one connection, to one API process
     lines = stream(server, 400)
@@ -181,8 +186,9 @@ def test_processes_that_die(start):
         "engine_down",
         "data: [DONE]",
     )
-    wait_until(lambda: client.get("/health").json() == {"status": "down"}, 10)
-    wait_until(lambda: client.get("/health").status_code == 200, 60)
+    wait_until(lambda: client.get("/ready").json() == {"status": "down"}, 10)
+    assert client.get("/health").status_code == 200
+    wait_until(lambda: client.get("/ready").status_code == 200, 60)
     assert list(stream(server, 5))[-1] == "data: [DONE]"
 
     for api in apis:
@@ -193,7 +199,9 @@ def test_processes_that_die(start):
     os.kill(children(server, "engine")[-1], signal.SIGSTOP)
     try:
         with httpx.Client(base_url=server.url, timeout=60) as late:
-            assert late.get("/health").json() == {"status": "down"}
+            for path in ("/health", "/ready"):  # only a restart helps
+                answer = late.get(path)
+                assert (answer.status_code, answer.json()) == (503, {"status": "silent"})
             assert late.get("/metrics").json()["error"]["code"] == "engine_silent"
     finally:
         os.kill(children(server, "engine")[-1], signal.SIGCONT)

@@ -57,6 +57,22 @@ def test_bad_arguments(args, message):
         ClusterConfig.parse(args)
 
 
+def test_keys_and_adapters_of_replicas(tmp_path):
+    """Names of keys and adapters of options reach replicas; what one process counts does not."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[a]\nkey = "x"')
+    settings = {"api_keys": str(keys), "log_format": "json"}
+    engine = {"lora": {"a": "/adapters/a"}}
+    config = ClusterConfig.parse({"model": "m", "settings": settings, "engine": engine})
+    assert config.start.options["lora"] == {"a": "/adapters/a"}
+    assert (config.settings.api_keys, config.start.log_format) == (keys, "json")
+    keys.write_text('[a]\nkey = "x"\ntokens_per_minute = 9')
+    with pytest.raises(ValueError, match="has limits per minute, which are not counted over rep"):
+        ClusterConfig.parse({"model": "m", "settings": settings})
+    with pytest.raises(ValueError, match=r"lora_dir is .*; adapters of replicas are those of lora"):
+        ClusterConfig.parse({"model": "m", "settings": {"lora_dir": str(tmp_path)}})
+
+
 def test_what_a_cluster_must_have():
     config = ClusterConfig(model="m", replicas=3, engine={"tensor_parallel_size": 2})
     config.check({"CPU": 6, "GPU": 6}, [{"CPU": 6, "GPU": 6}])

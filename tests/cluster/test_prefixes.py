@@ -85,3 +85,9 @@ def test_the_least_recently_used_are_forgotten_ends_first():
     index.add(second, "b", LOADS)
     assert index.matches(first) == {"a": 2}
     assert index.matches(second) == {"b": 2}
+
+
+def test_adapters_share_no_prefixes():
+    ids = range(100)
+    assert block_names(ids, "a") != block_names(ids)
+    assert block_names(ids, "a") == block_names(ids, "a")

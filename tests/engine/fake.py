@@ -106,6 +106,9 @@ class FakeExecutor:
         logits = [s for s, span in zip(seen, step.spans, strict=True) if span.sample]
         return torch.stack(logits) if logits else torch.empty(0, VOCAB)
 
+    def set_adapter(self, change: Any) -> None:
+        """It has no model that could be adapted."""
+
     def keep(self, rows: list[int], tokens: torch.Tensor) -> None:
         self.latest.update(zip(rows, tokens.tolist(), strict=True))
 

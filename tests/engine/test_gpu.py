@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gossamer.engine import LLM, SamplingParams
+from tests.models.adapters import save_adapter
 from tests.models.tiny import VOCAB, tiny_directory
 
 pytestmark = [
@@ -76,3 +77,33 @@ def test_long_prompts(directory: Any, kv: str, budget: int, dtype: str, toleranc
     first, wanted = logits[: len(lengths)], expected[: len(lengths)]
     # Which entries are kept is decided by numbers rounded otherwise, so a few differ.
     assert (first - wanted).abs().max() < tolerance * wanted.abs().max()
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_adapters_in_graphs_equal_the_cpu(tmp_path: Any, eager: bool):
+    """Batches of none, one and several; a slot that another adapter takes while graphs stay."""
+    torch.manual_seed(0)
+    model = tiny_directory("llama", tmp_path / "base", head_dim=64)
+    lora = {n: save_adapter(tmp_path / n, model, seed=i, r=4 + i) for i, n in enumerate("abc")}
+    generator = torch.Generator().manual_seed(1)
+    prompts = [
+        torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in (5, 70, 33, 200)
+    ]
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+
+    def answers(device: str) -> list[Any]:
+        options = {"lora": lora, "max_num_seqs": 16, "kv_memory": "64MiB", "dtype": "float32"}
+        with LLM(tmp_path / "base", device=device, enforce_eager=eager, **options) as llm:
+            found = []
+            for names in (None, "b", ["a", "b", None, "c"], [None, "c", "c", None]):
+                outputs = llm.generate(prompts, params, lora=names)
+                found.append([output.outputs[0].token_ids for output in outputs])
+            llm.unload_lora("a")
+            llm.load_lora("other", lora["b"])
+            assert llm.generate(prompts, params, lora="other")[1].outputs == outputs_of(llm, "b")
+            return found
+
+    def outputs_of(llm: LLM, name: str) -> Any:
+        return llm.generate(prompts, params, lora=name)[1].outputs
+
+    assert answers("cuda") == answers("cpu")

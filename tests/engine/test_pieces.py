@@ -45,8 +45,8 @@ def logits_of(directory, kv, pieces):
     with cpu_llm(directory, kv=kv, max_num_batched_tokens=128) as llm:
         runner = llm.engine.built.runner
         if pieces:
-            runner.pieces = ReplayedPieces(runner.decoder, runner.turned, 128)
-            runner.pieces.fill(SIZES)
+            runner.pieces[0] = ReplayedPieces(runner.decoder, runner.turned, 128)
+            runner.pieces[0].fill(SIZES)
         seen = record(llm)
         llm.generate(prompts, GREEDY)
         assert_empty(llm)

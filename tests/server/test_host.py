@@ -157,7 +157,7 @@ def test_a_connection_that_is_lost(live):
         assert answer.headers["retry-after"] == "5"
         *_, error, done = stream.result(30).text.strip().split("\n\n")
         assert ('"engine_down"' in error, done) == (True, "data: [DONE]")
-    wait_until(lambda: live.get("/health").status_code == 200)
+    wait_until(lambda: live.get("/ready").status_code == 200)
     assert live.text()
 
 
@@ -172,12 +172,13 @@ def test_without_an_engine(live, monkeypatch):
         patch.setattr(live.gateway._link, "_connect", nowhere)
         connection.close()
         wait_until(lambda: not live.gateway._link.up)
-        health = live.get("/health")
-        assert (health.status_code, health.json()) == (503, {"status": "down"})
+        for path, code in (("/ready", 503), ("/health", 200)):  # another one is being loaded
+            answer = live.get(path)
+            assert (answer.status_code, answer.json()) == (code, {"status": "down"})
         assert live.complete().json()["error"]["code"] == "engine_down"
         assert live.get("/metrics").status_code == 503
         assert live.get("/v1/models").status_code == 200
-    wait_until(lambda: live.get("/health").status_code == 200)
+    wait_until(lambda: live.get("/ready").status_code == 200)
     assert live.text()
 
 

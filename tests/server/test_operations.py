@@ -20,8 +20,19 @@ def metrics_of(live):
 
 
 def test_health(live):
-    answer = live.get("/health")
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    for path in ("/health", "/ready"):
+        answer = live.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_draining_is_alive_and_not_ready(live):
+    live.gateway.draining = True
+    try:
+        for path, code in (("/health", 200), ("/ready", 503)):
+            answer = live.get(path)
+            assert (answer.status_code, answer.json()) == (code, {"status": "draining"})
+    finally:
+        live.gateway.draining = False
 
 
 def test_metrics_count(tiny):

@@ -1,5 +1,6 @@
 """The page in a real browser. Screenshots go to build/screenshots."""
 
+import json
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.adapters import save_adapter
 from tests.server.live import SPARSE, SlowSteps, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'gossamer[dev]'")
@@ -232,6 +234,88 @@ def test_controls_have_names(live, open_page):
             (e) => !(e.labels?.length || e.ariaLabel || e.textContent.trim())).map((e) => e.id)"""
     )
     assert nameless == []
+
+
+def test_a_conversation_is_exported(live, open_page):
+    """With the keyboard: as the API would go on with it, and to read."""
+    page = open_page(live, accept_downloads=True)
+    ready(page)
+    page.locator("#system").fill("Be brief")
+    page.locator("#prompt").fill("Hello **there**")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message.assistant .facts")).to_have_count(1)
+    answer = page.locator(".message.assistant span:not(.hidden):not(.facts)").inner_text()
+    files = {}
+    for name in ("json", "markdown"):
+        page.locator("#export summary").focus()
+        page.keyboard.press("Enter")
+        page.locator(f"#export-{name}").focus()
+        with page.expect_download() as download:
+            page.keyboard.press("Enter")
+        files[download.value.suggested_filename] = Path(download.value.path()).read_text()
+        expect(page.locator("#export summary")).to_be_focused()
+    request = json.loads(files["conversation.json"])["request"]
+    said = {m["role"]: m["content"] for m in request["messages"]}
+    assert said["user"] == "Hello **there**"
+    assert said["system"] == "Be brief"
+    assert said["assistant"].strip() == answer.strip()
+    assert (request["model"], request["max_tokens"], request["kv"]) == ("tiny", 60, "dense")
+    more = {"messages": [*request["messages"], {"role": "user", "content": "And?"}]}
+    assert live.post("/v1/chat/completions", **{**request, **more}).status_code == 200
+    text = files["conversation.md"]
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## System",
+        "## You",
+        "## Answer",
+    ]
+    assert "Hello **there**" in text
+
+
+def test_what_is_heard(live, open_page):
+    """An answer once and whole; focus is never lost; nothing in a list that is not of it."""
+    page = open_page(live)
+    ready(page)
+    announcer = page.get_by_role("status").and_(page.locator("#announcer"))
+    with SlowSteps(live.llm) as slow:
+        slow.gate.clear()
+        page.locator("#prompt").fill("Hello")
+        page.locator("#send").focus()
+        page.keyboard.press("Space")
+        expect(announcer).to_have_text("Answering")
+        expect(page.locator("#stop")).to_be_focused()
+        slow.gate.set()
+        expect(page.locator(".message.assistant .facts")).to_have_count(1)
+    body = page.locator(".message.assistant span:not(.hidden):not(.facts)").text_content()
+    assert announcer.text_content() == f"Answer: {body}"
+    assert page.locator("#log").get_attribute("aria-live") == "off"
+    page.locator("#prompt").fill("x" * 600)
+    page.locator("#send").click()
+    expect(page.get_by_role("alert")).to_contain_text("must have 1 to 511")
+    wrong = page.evaluate(
+        """() => [...document.querySelectorAll("dl > *")].filter(
+            (e) => !["DT", "DD"].includes(e.tagName)).length"""
+    )
+    assert wrong == 0
+    page.locator("#tab-chat").focus()
+    for pressed, tab in (("End", "compare"), ("Home", "chat"), ("ArrowLeft", "compare")):
+        page.keyboard.press(pressed)
+        expect(page.locator(f"#tab-{tab}")).to_be_focused()
+
+
+def test_adapters_can_be_chosen(tiny, tmp_path, open_page):
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny)
+    lora = {"poet": save_adapter(tmp_path / "poet", model)}
+    with serving(tiny, lora=lora) as live:
+        page = open_page(live)
+        ready(page)
+        page.locator("#lora").select_option("poet")
+        with page.expect_request("**/v1/chat/completions") as sent:
+            page.locator("#prompt").fill("Hello")
+            page.keyboard.press("Enter")
+        assert sent.value.post_data_json["model"] == "poet"
+        expect(page.locator(".message.assistant .facts")).to_have_count(1)
+        page.close()
 
 
 def test_a_page_that_needs_a_key(tiny, open_page):

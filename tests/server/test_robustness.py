@@ -215,8 +215,9 @@ def test_an_engine_that_fails_again_and_again_is_not_healthy(tiny):
         live.llm.engine.executor.run = lambda step: (_ for _ in ()).throw(WorkerDiedError("gone"))
         for _ in range(3):
             assert live.complete().status_code == 500
-        health = live.get("/health")
-        assert (health.status_code, health.json()) == (503, {"status": "failing"})
+        for path in ("/health", "/ready"):
+            answer = live.get(path)
+            assert (answer.status_code, answer.json()) == (503, {"status": "failing"})
         live.llm.engine.executor.run = run
         assert live.complete().status_code == 200
         assert live.get("/health").status_code == 200

@@ -33,9 +33,12 @@ class ResponseState:
         self._engine, self._kv, self._n = engine, kv, n
         self._lengths = [len(ids) for ids in prompts]
         self._cached = [0] * len(prompts)
+        self._first: float | None = None  # when the first token came
         self.outputs = [Output() for _ in range(len(prompts) * n)]
 
     def add(self, number: int, piece: Piece) -> None:
+        if self._first is None and piece.tokens:
+            self._first = time.perf_counter()
         output = self.outputs[number]
         output.text += piece.text
         output.tokens += piece.tokens
@@ -53,6 +56,16 @@ class ResponseState:
             "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
         }
         return {"usage": usage, "gossamer": self._cache()}
+
+    def logged(self, start: float) -> dict[str, Any]:
+        """For the log, of a request that came at `start` of perf_counter."""
+        first = None if self._first is None else round(self._first - start, 6)
+        return {
+            "prompt_tokens": sum(self._lengths),
+            "cached_tokens": sum(self._cached),
+            "output_tokens": sum(output.tokens for output in self.outputs),
+            "first_token_seconds": first,
+        }
 
     def _cache(self) -> dict[str, Any]:
         """Bytes of K and V at the end of the outputs, none shared: here and in a plain cache."""

@@ -11,6 +11,7 @@ from gossamer.server.context import Context, context_of
 from gossamer.server.errors import APIError
 from gossamer.server.gateway import Subscription
 from gossamer.server.info import EngineInfo
+from gossamer.server.keys import Key
 from gossamer.server.output_text import Piece
 from gossamer.server.responses.chat import ChatWriter
 from gossamer.server.responses.common import ResponseState, Writer
@@ -27,14 +28,14 @@ Numbered = AsyncIterator[tuple[int, Piece]]
 @router.post("/chat/completions")
 async def chat(body: ChatBody, request: Request) -> Response:
     context = context_of(request)
-    kv = _checked_kv(context, body)
+    kv = await _checked_kv(context, body)
     engine = context.gateway.engines[kv]
     messages = [message.plain() for message in body.messages]
     context.log_prompt(messages)
     ids = await context.gateway.tokens.encode(messages, engine.max_model_len)
     writer = ChatWriter(
         context.request_id(request),
-        context.settings.model,
+        body.model,
         context.gateway.tokens,
         logprobs=bool(body.logprobs),
     )
@@ -44,21 +45,21 @@ async def chat(body: ChatBody, request: Request) -> Response:
 @router.post("/completions")
 async def completions(body: CompletionBody, request: Request) -> Response:
     context = context_of(request)
-    kv = _checked_kv(context, body)
+    kv = await _checked_kv(context, body)
     longest = context.gateway.engines[kv].max_model_len
     context.log_prompt(body.prompt)
     prompts = [await context.gateway.tokens.encode(p, longest) for p in body.prompts()]
     writer = CompletionWriter(
         context.request_id(request),
-        context.settings.model,
+        body.model,
         context.gateway.tokens,
         logprobs=body.logprobs is not None,
     )
     return await _respond(request, context, kv, body, prompts, writer)
 
 
-def _checked_kv(context: Context, body: Generation) -> str:
-    context.check_model(body.model)
+async def _checked_kv(context: Context, body: Generation) -> str:
+    await context.check_model(body.model)
     return context.gateway.resolve_kv(body.kv)
 
 
@@ -71,9 +72,12 @@ async def _respond(
     writer: Writer,
 ) -> Response:
     engine = context.gateway.engines[kv]
-    params = _params(context, engine, body, prompts)
-    subscription = context.gateway.submit(kv, prompts, params)
+    key = context.key_of(request)
+    params = _params(context, engine, body, prompts, key)
+    lora, use = context.lora_of(body.model), None if key is None else key.use
+    subscription = context.gateway.submit(kv, prompts, params, lora=lora, use=use)
     state = ResponseState(engine, kv, prompts, params.n)
+    request.state.answer = (body.model, state)
     try:
         if not body.stream:
             await unless_disconnected(request, _collect(subscription, state))
@@ -88,7 +92,11 @@ async def _respond(
 
 
 def _params(
-    context: Context, engine: EngineInfo, body: Generation, prompts: list[tuple[int, ...]]
+    context: Context,
+    engine: EngineInfo,
+    body: Generation,
+    prompts: list[tuple[int, ...]],
+    key: Key | None,
 ) -> SamplingParams:
     """APIError for prompts that cannot be served and for fields that contradict each other."""
     try:
@@ -104,7 +112,12 @@ def _params(
             param="max_tokens",
             code="context_length_exceeded",
         )
-    most = context.settings.limits.output_tokens
+    most = _least(
+        context.settings.limits.output_tokens,
+        None
+        if key is None
+        else key.output_limit(sum(map(len, prompts)), len(prompts), body.n or 1),
+    )
     if most is not None and body.max_tokens_given and wanted is not None and wanted > most:
         raise APIError(400, f"max_tokens is {wanted}; must be 1 to {most}", param="max_tokens")
     limit = min(x for x in (room, wanted, most) if x is not None)
@@ -113,6 +126,11 @@ def _params(
         message = f"min_tokens is {least}; must be 0 to max_tokens, {limit}"
         raise APIError(400, message, param="min_tokens")
     return body.params(limit)
+
+
+def _least(*limits: int | None) -> int | None:
+    """None for no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 async def _collect(subscription: Subscription, state: ResponseState) -> None:

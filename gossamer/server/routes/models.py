@@ -13,14 +13,16 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [_model(context_of(request))]}
+    context = context_of(request)
+    adapters = await context.gateway.adapters()
+    return {"object": "list", "data": [_model(context), *(_adapter(context, a) for a in adapters)]}
 
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, request: Request) -> dict[str, Any]:
     context = context_of(request)
-    context.check_model(name)
-    return _model(context)
+    await context.check_model(name)
+    return _model(context) if context.lora_of(name) is None else _adapter(context, name)
 
 
 def _model(context: Context) -> dict[str, Any]:
@@ -35,10 +37,15 @@ def _model(context: Context) -> dict[str, Any]:
     }
 
 
+def _adapter(context: Context, name: str) -> dict[str, Any]:
+    return {**_model(context), "id": name, "parent": context.settings.model}
+
+
 @router.post("/tokenize")
 async def tokenize(body: TokenizeBody, request: Request) -> dict[str, Any]:
     context = context_of(request)
-    context.check_model(body.model)
+    if body.model is not None:
+        await context.check_model(body.model)
     tokens = context.gateway.tokens
     longest = context.settings.limits.body  # text of any length that gets here
     if body.messages is not None:
@@ -56,7 +63,8 @@ async def tokenize(body: TokenizeBody, request: Request) -> dict[str, Any]:
 @router.post("/detokenize")
 async def detokenize(body: DetokenizeBody, request: Request) -> dict[str, Any]:
     context = context_of(request)
-    context.check_model(body.model)
+    if body.model is not None:
+        await context.check_model(body.model)
     vocab = next(iter(context.gateway.engines.values())).vocab_size
     for token in body.tokens:
         if token >= vocab:

@@ -1,4 +1,4 @@
-"""/health, /metrics, /v1/gossamer/stats and the profiler."""
+"""/health, /ready, /metrics, /v1/gossamer/stats and the profiler."""
 
 import time
 from dataclasses import asdict
@@ -21,6 +21,14 @@ PROFILER_SECONDS = 120.0  # a trace of many steps takes its time to write
 
 @router.get("/health")
 async def health(request: Request) -> Response:
+    """Liveness: 503 for what only a restart helps against. An engine that ended is loaded again."""
+    status = await context_of(request).gateway.status()
+    return JSONResponse({"status": status}, 503 if status in ("failing", "silent") else 200)
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """Readiness: 200 if requests are answered."""
     status = await context_of(request).gateway.status()
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
@@ -104,6 +112,7 @@ async def stop_profiler(request: Request) -> dict[str, str]:
 
 
 async def _profile(request: Request, action: str) -> str:
+    context_of(request).check_admin(request)
     gateway = context_of(request).gateway
     if not gateway.info.profiler:
         raise APIError(404, "the profiler is off; start the server with --profiles FOLDER")

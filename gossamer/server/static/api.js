@@ -24,6 +24,12 @@ export async function stats() {
   return (await checked(await fetch("v1/gossamer/stats", { headers: headers() }))).json();
 }
 
+// Names: the model's own, then those of its adapters.
+export async function models() {
+  const found = await (await checked(await fetch("v1/models", { headers: headers() }))).json();
+  return found.data.map((each) => each.id);
+}
+
 // Calls onText with each piece; resolves to what the server counted, and the time it took.
 export async function generate(body, chat, signal, onText) {
   const started = performance.now();

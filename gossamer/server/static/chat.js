@@ -1,7 +1,8 @@
 // The chat: one conversation, one answer at a time.
 
 import { generate } from "./api.js";
-import { $, element, facts, prompted, sampling, server } from "./state.js";
+import * as exporting from "./export.js";
+import { $, announce, element, facts, prompted, sampling, server } from "./state.js";
 
 let messages = [];
 let running = null;
@@ -9,6 +10,7 @@ let running = null;
 function add(role, text) {
   document.querySelector("#log .empty")?.remove();
   const box = element("div", `message ${role}`);
+  if (role === "error") box.setAttribute("role", "alert");
   const body = element("span", "", text);
   box.append(element("span", "hidden", role === "user" ? "You: " : "Answer: "), body);
   $("log").append(box);
@@ -17,9 +19,11 @@ function add(role, text) {
 }
 
 function busy(is) {
-  $("send").disabled = is;
+  const focused = document.activeElement === $("send");
   $("stop").disabled = !is;
-  $("log").setAttribute("aria-busy", String(is)); // read the answer once, when it is there
+  if (is && focused) $("stop").focus(); // or the keyboard would be nowhere
+  $("send").disabled = is;
+  $("log").setAttribute("aria-busy", String(is));
 }
 
 async function ask() {
@@ -31,6 +35,7 @@ async function ask() {
   const { box, body } = add("assistant", "");
   running = new AbortController();
   busy(true);
+  announce("Answering");
   let answer = "";
   try {
     const request = { ...sampling(), ...prompted(messages), kv: $("kv").value };
@@ -40,9 +45,11 @@ async function ask() {
       $("log").scrollTop = $("log").scrollHeight;
     });
     box.append(element("span", "facts", facts(result)));
+    announce(`Answer: ${answer}`);
   } catch (error) {
     if (error.name === "AbortError") box.append(element("span", "facts", "stopped"));
     else add("error", error.message);
+    announce(error.name === "AbortError" ? `Stopped: ${answer}` : "");
   } finally {
     if (answer) messages.push({ role: "assistant", content: answer });
     else { messages.pop(); box.remove(); }
@@ -62,8 +69,10 @@ export function setUp() {
   $("reset").addEventListener("click", () => {
     stop();
     messages = [];
+    announce("A new conversation");
     $("log").replaceChildren(element("p", "empty", "A new conversation."));
     $("prompt").focus();
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
+  exporting.setUp(() => prompted(messages).messages ?? messages);
 }

@@ -51,8 +51,9 @@ async function compare() {
   const text = $("compare-prompt").value.trim();
   if (!text || running || !server.stats) return;
   running = new AbortController();
-  $("compare-send").disabled = true;
   $("compare-stop").disabled = false;
+  if (document.activeElement === $("compare-send")) $("compare-stop").focus();
+  $("compare-send").disabled = true;
   $("columns").replaceChildren();
   $("verdict").textContent = "";
   const columns = server.stats.engines.slice(0, 2).map(column);
@@ -66,6 +67,7 @@ async function compare() {
   } finally {
     running = null;
     $("compare-send").disabled = false;
+    if (document.activeElement === $("compare-stop")) $("compare-send").focus();
     $("compare-stop").disabled = true;
   }
 }

@@ -1,6 +1,6 @@
 // Puts the parts together: tabs, theme, key, and a look at the server every second.
 
-import { key, stats } from "./api.js";
+import { key, models, stats } from "./api.js";
 import * as chat from "./chat.js";
 import * as compare from "./compare.js";
 import * as panel from "./panel.js";
@@ -24,8 +24,11 @@ function setUpTabs() {
   for (const name of TABS) {
     $(`tab-${name}`).addEventListener("click", () => choose(name));
     $(`tab-${name}`).addEventListener("keydown", (event) => {
-      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-      choose(TABS[(TABS.indexOf(name) + 1) % TABS.length], true);
+      const at = TABS.indexOf(name);
+      const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      choose(TABS.at(to % TABS.length), true);
     });
   }
 }
@@ -65,7 +68,10 @@ async function look() {
     if (!server.stats) {
       $("model").textContent = `${found.model} on ${found.engines[0].device}`;
       $("kv").replaceChildren(...found.engines.map((each) => element("option", "", each.kv)));
-      for (const option of $("kv").options) option.value = option.textContent;
+      $("lora").replaceChildren(...(await models()).map((each) => element("option", "", each)));
+      for (const option of [...$("kv").options, ...$("lora").options]) {
+        option.value = option.textContent;
+      }
     }
     server.stats = found;
     status(found.status, found.status !== "ok");

@@ -28,7 +28,7 @@ function row(card, name, value, share) {
     card.list.append(term, text);
     const made = { text, fill: null };
     if (share !== undefined) {
-      const bar = element("div", "bar");
+      const bar = element("dd", "bar"); // what a list of terms may hold
       made.fill = element("span");
       bar.setAttribute("aria-hidden", "true");
       bar.append(made.fill);

@@ -12,8 +12,13 @@ export function element(tag, className, text) {
   return made;
 }
 
+// For those who hear the page: once, when it is there, and not piece by piece.
+export function announce(text) {
+  $("announcer").textContent = text;
+}
+
 export function sampling() {
-  const body = { model: server.stats.model };
+  const body = { model: $("lora").value || server.stats.model };
   for (const name of ["temperature", "top_p", "top_k", "max_tokens", "seed"]) {
     const field = $(name);
     if (field.value !== "" && field.checkValidity()) body[name] = Number(field.value);
