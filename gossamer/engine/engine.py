@@ -13,6 +13,7 @@ from torch import Tensor
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
+from gossamer.engine.grammars import Grammars, Matcher
 from gossamer.engine.handoff import Handoff
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.prompts import checked
@@ -58,6 +59,8 @@ class Engine:
             rule, size.stored_pages, size.dense_pages, built.root, config.prefix_caching
         )
         self.scheduler = Scheduler(self.manager, config.max_num_seqs, config.max_num_batched_tokens)
+        model = built.source.config
+        self.grammars = Grammars(tokenizer, model.vocab_size, model.eos_ids)
         self.requests: dict[str, Request] = {}
         self.asynchronous = config.overlaps(built.device)
         self._completions: dict[Sequence, Completion] = {}  # that are not finished
@@ -77,7 +80,11 @@ class Engine:
         request_id: str | None = None,
         prompt: str | None = None,
     ) -> str:
-        """Queue a request; returns its id. ValueError for a prompt that cannot be served."""
+        """Queue a request; returns its id.
+
+        ValueError for a prompt that cannot be served, and for a grammar that cannot be compiled;
+        `grammars` can do that before, in another thread.
+        """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params is {type(params).__name__}; must be SamplingParams")
@@ -89,6 +96,8 @@ class Engine:
         tokenizer = self.tokenizer if params.detokenize else None
         if params.stop and tokenizer is None:
             raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
+        self._check_bias(params)
+        matchers = self._matchers(params)
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
         if params.prompt_logprobs:
             request.output.prompt_logprobs = [None] * len(ids)
@@ -100,7 +109,7 @@ class Engine:
             limit = room if params.max_tokens is None else min(room, params.max_tokens)
             seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index), limit)
             eos = self.built.source.config.eos_ids
-            self._completions[seq] = request.start(seq, tokenizer, eos)
+            self._completions[seq] = request.start(seq, tokenizer, eos, matchers[index])
             seqs.append(seq)
         if self.handoff is not None:
             self.handoff.look_up(seqs)
@@ -108,6 +117,19 @@ class Engine:
             self.scheduler.add(seqs)
         self.requests[request_id] = request
         return request_id
+
+    def _check_bias(self, params: SamplingParams) -> None:
+        vocab = self.built.source.config.vocab_size
+        for token in params.logit_bias or ():
+            if token >= vocab:
+                raise ValueError(f"logit_bias has token {token}; must be 0 to {vocab - 1}")
+
+    def _matchers(self, params: SamplingParams) -> list[Matcher | None]:
+        """One for each output."""
+        wanted = params.structured_outputs
+        if wanted is None:
+            return [None] * params.n
+        return [self.grammars.matcher(wanted) for _ in range(params.n)]
 
     @property
     def longest_prompt(self) -> int:

@@ -29,7 +29,8 @@ class CompletionOutput:
     """One of the n outputs. stop_reason: the stop string or token that ended it, if one did.
 
     finish_reason: "stop" (end of text, or a stop string or token), "length", "abort", or "error",
-    which `error` explains; None while it runs.
+    which `error` explains; None while it runs. refused: the request is to blame for the error, as
+    its grammar is too complex.
     """
 
     index: int
@@ -39,6 +40,7 @@ class CompletionOutput:
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
+    refused: bool = False
 
 
 @dataclass
