@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gossamer.server.errors import APIError, invalid
-from gossamer.server.schemas.common import Body
+from gossamer.server.schemas.base import Body
 
 MAX_ID = 512  # characters
 

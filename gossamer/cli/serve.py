@@ -72,6 +72,13 @@ def serve(
         typer.Option(metavar="DIR", help="Enable the profiler; write traces to this directory"),
     ] = None,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log prompts")] = False,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Form of tool calls: hermes, llama3, mistral or smollm2; default: the template's",
+        ),
+    ] = None,
     dtype: o.DType = "auto",
     device: o.Device = "auto",
     max_model_len: o.MaxModelLen = None,
@@ -131,6 +138,7 @@ def serve(
                 "hosts": _allowed_hosts(host, allowed_host or []),
                 "profiles": profiles,
                 "log_prompts": log_prompts,
+                "tool_parser": tool_parser,
             },
             limits={
                 "queue": max_queue,

@@ -101,6 +101,7 @@ class Engine:
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
         if params.prompt_logprobs:
             request.output.prompt_logprobs = [None] * len(ids)
+            request.output.prompt_top = [()] * len(ids) if params.logprobs else None
         seqs = list[Sequence]()
         for index in range(params.n):
             # Without a seed of its own, what a request samples depends on when it came, no more.

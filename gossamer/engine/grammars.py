@@ -41,6 +41,7 @@ NOTHING = "nothing matches it"
 REGEX_ERROR = re.compile(
     r"regex parse error:\n    .*\n    (?P<before> *)\^+\nerror: (?P<reason>.*)"
 )
+PICTURE = re.compile(r" *(\d+ \||\^)")  # lines of the grammar
 STATE = re.compile("<state>|<non-verbose/>")  # from there on it is about llguidance itself
 MESSAGE = 300  # characters of what llguidance says of an error
 
@@ -233,5 +234,5 @@ def _reason(matcher: Any) -> str:
     pictured = REGEX_ERROR.search(message)
     if pictured is not None:
         return f"{pictured['reason']}, at character {len(pictured['before'])} of the regex"
-    lines = [line.strip() for line in message.splitlines()]
+    lines = [line.strip() for line in message.splitlines() if not PICTURE.match(line)]
     return " ".join(line for line in lines if line)[:MESSAGE]

@@ -48,6 +48,7 @@ class RequestOutput:
     """A request and its n outputs. prompt: its text, where it was given as text or chat.
 
     prompt_logprobs: if asked for, of each prompt token given those before it; None for the first.
+    prompt_top: the likeliest tokens at each of these places, as many as params.logprobs says.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
     prompt_logprobs: list[float | None] | None = None
+    prompt_top: list[tuple[tuple[int, float], ...]] | None = None
 
     @property
     def finished(self) -> bool:

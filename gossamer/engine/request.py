@@ -13,7 +13,7 @@ from gossamer.engine.outputs import (
     RequestOutput,
     TokenLogprobs,
 )
-from gossamer.engine.sampler import Sampled
+from gossamer.engine.sampler import Sampled, likeliest
 from gossamer.engine.sampling_row import SamplingRow
 from gossamer.engine.sequence import Sequence
 from gossamer.engine.transfer import ints
@@ -35,6 +35,7 @@ class Completion:
     def score(self, start: int, logits: Tensor) -> None:
         """Note what logits [tokens, vocab] after prompt tokens start onwards say of the next."""
         assert self.request.prompt_logprobs is not None, "only where it was asked for"
+        count = min(self.seq.params.logprobs or 0, logits.shape[1])
         targets = self.seq.prompt_ids[start + 1 : start + 1 + len(logits)]
         for first in range(0, len(targets), SCORED_AT_ONCE):
             ids = ints(targets[first : first + SCORED_AT_ONCE], logits.device)
@@ -42,6 +43,8 @@ class Completion:
             found = rows.gather(1, ids[:, None]).flatten().tolist()
             begin = start + 1 + first
             self.request.prompt_logprobs[begin : begin + len(found)] = found
+            if self.request.prompt_top is not None:
+                self.request.prompt_top[begin : begin + len(found)] = likeliest(rows, count)
 
     def take(self, sampled: Sampled) -> Delta:
         """Add the sampled token and decide whether that was the last."""

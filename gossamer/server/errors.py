@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gossamer.server.events import Failure
 
 SHOWN = 80  # characters of a bad value
-BRANCH = re.compile(r"[\[\]-]|^(str|int|float|bool)$")
+BRANCH = re.compile(r"[\[\]-]|^(str|int|float|bool|NamedTool)$")
 OTHER_TYPES = ("string_type", "list_type", "model_type", "int_type")
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -75,7 +75,12 @@ def invalid(error: RequestValidationError | ValidationError) -> APIError:
 
 def _most_specific(errors: Sequence[Any]) -> Any:
     """Of a field with several types, the mistake in the type that was meant."""
-    return next((e for e in errors if e["type"] not in OTHER_TYPES), errors[0])
+    return next((e for e in errors if not _is_another_type(e)), errors[0])
+
+
+def _is_another_type(error: Any) -> bool:
+    one_of = error["type"] == "literal_error" and str(error["loc"][-1]).startswith("literal[")
+    return one_of or error["type"] in OTHER_TYPES
 
 
 def _path(error: Any) -> str | None:

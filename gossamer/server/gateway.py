@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -103,9 +103,16 @@ class Gateway:
         raise APIError(400, f"kv is {kv!r}; loaded: {loaded}", param="kv", code="kv_not_loaded")
 
     def submit(
-        self, kv: str, prompts: Sequence[tuple[int, ...]], params: SamplingParams
+        self,
+        kv: str,
+        prompts: Sequence[tuple[int, ...]],
+        params: SamplingParams,
+        shown: Mapping[int, str] | None = None,
     ) -> "Subscription":
-        """Queue prompts. APIError 503 while draining and without an engine; 429 comes as event."""
+        """Queue prompts. APIError 503 while draining and without an engine; 429 comes as event.
+
+        shown: special tokens that are shown as text.
+        """
         count = len(prompts) * params.n
         most = min(self.engines[kv].max_num_seqs + self.limits.queue, self.limits.sequences)
         if count > most:
@@ -119,7 +126,7 @@ class Gateway:
             EngineRequest(next(self._numbers), kv, ids, without_text) for ids in prompts
         )
         try:
-            subscription = Subscription(self, requests, params)
+            subscription = Subscription(self, requests, params, shown)
         except ValueError as error:  # stop strings without a tokenizer
             raise APIError(400, str(error), param="stop") from None
         self._link.send(Add(requests))
@@ -155,7 +162,11 @@ class Subscription:
     """
 
     def __init__(
-        self, gateway: Gateway, requests: Sequence[EngineRequest], params: SamplingParams
+        self,
+        gateway: Gateway,
+        requests: Sequence[EngineRequest],
+        params: SamplingParams,
+        shown: Mapping[int, str] | None,
     ) -> None:
         self._gateway = gateway
         self._n = params.n
@@ -163,7 +174,7 @@ class Subscription:
         self._open = dict.fromkeys(self._first, params.n)  # outputs that are not finished
         decoder = gateway.tokens.decoder
         self._texts = [
-            OutputText(decoder, params, request.prompt_ids)
+            OutputText(decoder, params, request.prompt_ids, shown)
             for request in requests
             for _ in range(params.n)
         ]

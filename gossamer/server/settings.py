@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gossamer.server.tool_parsers import FORMATS
+
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters; text is held back while it may become one
 
@@ -42,6 +44,7 @@ class Settings:
     origins: of pages in browsers that may call the API (CORS); none by default.
     hosts: names by which requests may call the server; none for any.
     profiles: a folder for traces; None switches the profiler off. log_prompts: to the log.
+    tool_parser: the form of tool calls; None for the one of the model's template.
     """
 
     model: str
@@ -51,12 +54,16 @@ class Settings:
     hosts: tuple[str, ...] = ()
     profiles: Path | None = None
     log_prompts: bool = False
+    tool_parser: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model or not self.model.isprintable() or len(self.model) > 200:
             raise ValueError(f"model is {self.model!r}; must be 1 to 200 printable characters")
         if self.api_key is not None and not _is_token(self.api_key):
             raise ValueError("the API key must be ASCII characters without spaces, at least one")
+        if self.tool_parser is not None and self.tool_parser not in FORMATS:
+            known = ", ".join(sorted(FORMATS))
+            raise ValueError(f"tool_parser is {self.tool_parser!r}; must be one of {known}")
 
     def __repr__(self) -> str:  # logs and tracebacks must not tell the key
         shown: dict[str, Any] = {**self.__dict__, "api_key": self.api_key and "***"}
