@@ -23,7 +23,7 @@ from gossamer.server.gateway import Gateway
 from gossamer.server.host import EngineHost
 from gossamer.server.link import EngineLink
 from gossamer.server.middleware import AllowedHosts, APIKey, BodyLimit, RequestLog
-from gossamer.server.routes import generation, models, operations, page
+from gossamer.server.routes import generation, models, operations, page, responses
 from gossamer.server.settings import Settings
 
 log = logging.getLogger("gossamer.server")
@@ -77,8 +77,8 @@ def create_api(
         title="Gossamer", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.context = Context(gateway, settings)
-    for router in (generation.router, models.router, operations.router, page.router):
-        app.include_router(router)
+    for routes in (generation, responses, models, operations, page):
+        app.include_router(routes.router)
     app.mount("/static", page.static, name="static")
     _add_middleware(app, settings, gateway)
     _add_handlers(app)

@@ -27,8 +27,9 @@ class Structure:
 
     def blamed(self, message: str) -> str:
         """The field that is to blame for an error of the engine."""
-        tool = blamed(message) if self.of_tools else None
-        return self.of_tools[tool] if tool in range(len(self.of_tools)) else self.field
+        tool = blamed(message)
+        known = tool is not None and tool < len(self.of_tools)
+        return self.of_tools[tool] if tool is not None and known else self.field
 
     @classmethod
     def of(cls, body: Generation) -> "Structure | None":

@@ -38,6 +38,11 @@ class APIError(Exception):
         message = str(self).encode("utf-8", "replace").decode()
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
+    def event(self) -> dict[str, Any]:
+        """In a stream of events with types."""
+        said = self.body()["error"]
+        return {"type": "error", **{name: said[name] for name in ("message", "param", "code")}}
+
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers)
 

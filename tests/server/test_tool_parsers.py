@@ -120,7 +120,7 @@ def test_reasoning(size):
 
 
 PIECES = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<think>", "</think>", "\n", " ", "x"]
-PIECES += list('{}[]",:;\\') + ['{"name": "add"', '"arguments": ', '"parameters": {', "<", "[TOOL"]
+PIECES += [*'{}[]",:;\\', '{"name": "add"', '"arguments": ', '"parameters": {', "<", "[TOOL"]
 
 
 @given(

@@ -20,21 +20,22 @@ class ChatWriter:
         self._tokens, self._reading, self._logprobs = tokens, reading, logprobs
         self._streams: dict[int, MessageStream] = {}  # of outputs
 
-    def opening(self, number: int) -> dict[str, Any] | None:
+    def opening(self, number: int) -> list[dict[str, Any]]:
         self._streams[number] = MessageStream(self._reading)
-        return self._chunk(number, {"role": "assistant", "content": ""}, None, None)
+        return [self._chunk(number, {"role": "assistant", "content": ""}, None, None)]
 
-    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+    def chunk(self, number: int, piece: Piece) -> list[dict[str, Any]]:
         stream = self._streams[number]
         parts = stream.feed(piece.text, last=piece.finish_reason is not None)
         told = self._logprobs and piece.logprobs
         if not (parts or piece.finish_reason or told):
-            return None
+            return []
         delta = self._delta(parts)
         if told and not delta:
             delta = {"content": ""}
         logprobs = self._logprobs_json(piece.logprobs) if told else None
-        return self._chunk(number, delta, logprobs, _reason(piece.finish_reason, stream.calls))
+        reason = _reason(piece.finish_reason, stream.calls)
+        return [self._chunk(number, delta, logprobs, reason)]
 
     def usage(self, state: ResponseState) -> dict[str, Any]:
         return self._wrap("chat.completion.chunk", [], **state.usage())

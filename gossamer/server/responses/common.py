@@ -92,11 +92,11 @@ class ResponseState:
 class Writer(Protocol):
     """Makes the objects of one response."""
 
-    def opening(self, number: int) -> dict[str, Any] | None:
+    def opening(self, number: int) -> Sequence[dict[str, Any]]:
         """The chunk before the first of an output."""
         ...
 
-    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+    def chunk(self, number: int, piece: Piece) -> Sequence[dict[str, Any]]:
         """What a piece adds; None for nothing that can be shown."""
         ...
 

@@ -27,21 +27,22 @@ class CompletionWriter:
         self._tokens, self._logprobs, self._echoes, self._n = tokens, logprobs, echoes, n
         self._offsets: dict[int, int] = {}  # of outputs: where the next token's text starts
 
-    def opening(self, number: int) -> dict[str, Any] | None:
+    def opening(self, number: int) -> list[dict[str, Any]]:
         """The prompt; with its log probabilities it comes when those are known."""
         if not self._echoes or self._logprobs:
-            return None
-        return self._wrap("text_completion", [_choice(number, self._echo(number), None, None)])
+            return []
+        return [self._wrap("text_completion", [_choice(number, self._echo(number), None, None)])]
 
-    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+    def chunk(self, number: int, piece: Piece) -> list[dict[str, Any]]:
         if not (piece.text or piece.finish_reason or (self._logprobs and piece.logprobs)):
-            return None
+            return []
         logprobs, text = None, piece.text
         if self._logprobs:
             echoed = bool(self._echoes) and number not in self._offsets
             text = self._echo(number) + text if echoed else text
             logprobs = self._logprobs_json(number, piece.logprobs, piece.prompt)
-        return self._wrap("text_completion", [_choice(number, text, logprobs, piece.finish_reason)])
+        choice = _choice(number, text, logprobs, piece.finish_reason)
+        return [self._wrap("text_completion", [choice])]
 
     def usage(self, state: ResponseState) -> dict[str, Any]:
         return self._wrap("text_completion", [], **state.usage())

@@ -90,8 +90,10 @@ async def respond(
     body: Generation,
     work: Work,
     writer: Writer,
+    *,
+    named: bool = False,
 ) -> Response:
-    """The answer, or the stream of its events."""
+    """The answer, or the stream of its events. named: see EventStream."""
     engine = context.gateway.engines[kv]
     params = _params(context, engine, body, work)
     subscription = context.gateway.submit(kv, work.prompts, params, work.shown)
@@ -105,7 +107,8 @@ async def respond(
         # A failure before the first token is still a status of its own.
         pieces = aiter(subscription)
         first = await unless_disconnected(request, anext(pieces))
-        return EventStream(subscription, _chunks(first, pieces, state, writer, body.include_usage))
+        chunks = _chunks(first, pieces, state, writer, body.include_usage)
+        return EventStream(subscription, chunks, named=named)
     except APIError as error:
         subscription.abort()
         if error.status == 400 and work.structured is not None:  # the engine knows no fields
@@ -166,13 +169,11 @@ async def _chunks(
     first: tuple[int, Piece], rest: Numbered, state: ResponseState, writer: Writer, usage: bool
 ) -> AsyncIterator[dict[str, Any]]:
     for number in range(len(state.outputs)):
-        opening = writer.opening(number)
-        if opening is not None:
+        for opening in writer.opening(number):
             yield opening
     async for number, piece in _with(first, rest):
         state.add(number, piece)
-        chunk = writer.chunk(number, piece)
-        if chunk is not None:
+        for chunk in writer.chunk(number, piece):
             yield chunk
     if usage:
         yield writer.usage(state)

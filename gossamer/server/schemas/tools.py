@@ -25,6 +25,9 @@ def _object(text: str) -> str:
     return text
 
 
+Arguments = Annotated[Text, AfterValidator(_object)]
+
+
 class Function(Body):
     """strict: arguments of calls that are required match the schema, whether it is set or not."""
 
@@ -73,7 +76,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 class CalledFunction(Body):
     name: Name
-    arguments: Annotated[Text, AfterValidator(_object)]
+    arguments: Arguments
 
 
 class ToolCall(Body):
