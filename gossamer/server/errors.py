@@ -90,7 +90,7 @@ def _is_another_type(error: Any) -> bool:
 
 def _path(error: Any) -> str | None:
     """messages.0.role; pydantic's names of alternatives left out."""
-    *outer, last = [str(part) for part in error["loc"]]
+    *outer, last = [str(part) for part in error["loc"]] or ["body"]
     known = [part for part in outer if part != "body" and BRANCH.search(part) is None]
     if last != "body" and (error["type"] == "extra_forbidden" or BRANCH.search(last) is None):
         known.append(last)

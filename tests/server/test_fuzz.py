@@ -16,6 +16,7 @@ from tests.server.live import MODEL, serving
 PATHS = {  # path: what a body needs to be served
     "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": MODEL, "prompt": "x"},
+    "/v1/responses": {"model": MODEL, "input": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }

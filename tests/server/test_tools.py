@@ -225,7 +225,14 @@ def test_errors_name_the_tool(live):
 def test_responses(client, live, family):
     """The same calls as items, streamed and whole."""
     tools = [{"type": "function", **tool["function"]} for tool in (WEATHER,)]
-    fields = {"model": MODEL, "input": "Weather?", "tools": tools, "tool_choice": "required"}
+    fields = {
+        "model": MODEL,
+        "input": "Weather?",
+        "tools": tools,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "extra_body": {"seed": 1},
+    }
     answer = client.responses.create(**fields, max_output_tokens=300)
     assert answer.status == "completed"
     for item in answer.output:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from gossamer.engine.sampling_params import MAX_LOGPROBS, MAX_SEED
 from gossamer.server.schemas.base import Body, Text
@@ -66,7 +66,19 @@ class Reasoning(Body):
     status: Status | None = None
 
 
-Item = InputMessage | FunctionCall | FunctionCallOutput | Reasoning
+def _kind(item: Any) -> str:
+    """Messages need not say that they are."""
+    given = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    return given if isinstance(given, str) else "message"
+
+
+Item = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[FunctionCall, Tag("function_call")]
+    | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[Reasoning, Tag("reasoning")],
+    Discriminator(_kind),
+]
 
 
 class FunctionTool(Body):
