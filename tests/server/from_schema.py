@@ -38,12 +38,14 @@ def values(part: Any, schema: Any) -> st.SearchStrategy[Any]:
     if part.get("type") == "array":
         low, high = sizes(part, "Items")
         return st.lists(values(part["items"], schema), min_size=low, max_size=high)
-    if part.get("type") == "object" and "properties" not in part:
+    return objects(part, schema) if part.get("type") == "object" else scalars(part)
+
+
+def objects(part: Any, schema: Any) -> st.SearchStrategy[Any]:
+    if "properties" not in part:
         return mappings(part, schema)
-    if part.get("type") == "object":
-        required, optional = fields(part, schema)
-        return st.fixed_dictionaries(required, optional=optional)
-    return scalars(part)
+    required, optional = fields(part, schema)
+    return st.fixed_dictionaries(required, optional=optional)
 
 
 def mappings(part: Any, schema: Any) -> st.SearchStrategy[Any]:
