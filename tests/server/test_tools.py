@@ -4,12 +4,10 @@ import json
 import shutil
 
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from gossamer.server import Settings
 from gossamer.server.tool_parsers import FORMATS
-from tests.engine.serving import tiny_with_tokenizer
 from tests.server.live import MODEL, serving
 from tests.server.scripted import Scripted
 from tests.server.templates import TEMPLATES
@@ -54,20 +52,6 @@ HISTORY = [
 @pytest.fixture(scope="module", params=sorted(TEMPLATES))
 def family(request):
     return request.param
-
-
-@pytest.fixture(scope="module")
-def longer(tmp_path_factory):
-    """A model of 4,096 positions, whose vocabulary has an end of line and no backtick."""
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("tools") / "tiny"
-    path.mkdir()
-    tiny_with_tokenizer(path, head_dim=32, max_position_embeddings=4096)
-    text = (path / "tokenizer.json").read_text()
-    changed = text.replace('"`":', r'"\n":').replace('"Regex": "."', r'"Regex": "[\\s\\S]"')
-    assert changed != text
-    (path / "tokenizer.json").write_text(changed)
-    return path
 
 
 @pytest.fixture(scope="module")

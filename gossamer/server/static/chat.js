@@ -1,7 +1,8 @@
 // The chat: one conversation, one answer at a time.
 
 import { generate } from "./api.js";
-import { $, element, facts, prompted, sampling, server } from "./state.js";
+import { Answer } from "./answer.js";
+import { $, element, facts, prompted, sampling, server, structure } from "./state.js";
 
 let messages = [];
 let running = null;
@@ -25,27 +26,38 @@ function busy(is) {
 async function ask() {
   const text = $("prompt").value.trim();
   if (!text || running || !server.stats) return;
+  let held;
+  try {
+    held = structure();
+    $("structure-hint").textContent = "";
+  } catch (error) {
+    $("structure-hint").textContent = error.message;
+    $("structure").open = true;
+    return;
+  }
   $("prompt").value = "";
   add("user", text);
   messages.push({ role: "user", content: text });
   const { box, body } = add("assistant", "");
   running = new AbortController();
   busy(true);
-  let answer = "";
+  const answer = new Answer(box, body);
+  const { chat } = server.stats;
+  const take = (delta, logprobs) => {
+    answer.add(delta, logprobs);
+    $("log").scrollTop = $("log").scrollHeight;
+  };
   try {
     const request = { ...sampling(), ...prompted(messages), kv: $("kv").value };
-    const result = await generate(request, server.stats.chat, running.signal, (piece) => {
-      answer += piece;
-      body.textContent = answer;
-      $("log").scrollTop = $("log").scrollHeight;
-    });
+    if (chat) Object.assign(request, held);
+    const text = (piece) => { if (!chat) take({ content: piece }, []); };
+    const result = await generate(request, chat, running.signal, text, take);
     box.append(element("span", "facts", facts(result)));
   } catch (error) {
     if (error.name === "AbortError") box.append(element("span", "facts", "stopped"));
     else add("error", error.message);
   } finally {
-    if (answer) messages.push({ role: "assistant", content: answer });
-    else { messages.pop(); box.remove(); }
+    if (answer.empty) { messages.pop(); box.remove(); } else messages.push(answer.message);
     running = null;
     busy(false);
     $("prompt").focus();
