@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 import torch
 
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "httpx", "transformers")
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "httpx", "transformers", "llguidance")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-if MISSING:  # pip install 'gossamer[serve,models]'
+if MISSING:  # pip install 'gossamer[serve,models,structured]'
     collect_ignore_glob = ["test_*.py"]
 else:
     from tests.engine.serving import tiny_with_tokenizer

@@ -16,7 +16,6 @@ from tests.server.live import MODEL, SPARSE, serving
 from tests.server.scripted import Scripted
 
 openai = pytest.importorskip("openai")
-pytest.importorskip("llguidance", reason="pip install 'gossamer[structured]'")
 
 CHAT = [{"role": "user", "content": "Go on"}]
 PROMPT = "The sea is everything."

@@ -14,7 +14,6 @@ from tests.server.templates import TEMPLATES
 from tests.server.test_tool_parsers import ARGUMENTS, TWO
 
 openai = pytest.importorskip("openai")
-pytest.importorskip("llguidance", reason="pip install 'gossamer[structured]'")
 
 WEATHER = {
     "type": "function",
