@@ -56,18 +56,18 @@ def _bias(flat: Tensor, vocab: int, rows: Sequence[SamplingRow]) -> None:
 def _hold(logits: Tensor, held: list[int], rows: Sequence[SamplingRow]) -> None:
     """-inf, in place, for tokens that the grammars of the rows `held` do not allow.
 
-    A bit per token goes to the device. It computes the step before meanwhile: all that this waits
-    for is what the step before that has sampled.
+    The host fills bits while the device computes the logits; they are a bit per token on their way.
     """
     vocab, device = logits.shape[1], logits.device
     bits = fill([matcher for i in held if (matcher := rows[i].matcher) is not None], vocab)
-    if device.type == "cpu":
-        allowed = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab, bitorder="little")
-        banned = torch.from_numpy(allowed) == 0
+    packed = bits.view(np.uint8)
+    if device.type == "cpu":  # a tenth of the time of torch's shifts
+        allowed = torch.from_numpy(np.unpackbits(packed, axis=1, count=vocab, bitorder="little"))
     else:
-        packed = put(torch.from_numpy(bits.view(np.uint8)), device)
-        each = packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=device)
-        banned = (each & 1).flatten(1)[:, :vocab] == 0
+        each = put(torch.from_numpy(packed), device)[:, :, None]
+        each = each >> torch.arange(8, dtype=torch.uint8, device=device)
+        allowed = (each & 1).flatten(1)[:, :vocab]
+    banned = allowed == 0
     if len(held) == len(rows):
         logits.masked_fill_(banned, -math.inf)
     else:

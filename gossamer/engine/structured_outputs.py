@@ -11,6 +11,8 @@ MAX_DEPTH = 64  # objects and arrays within each other; a level of a schema is t
 MAX_REGEX = 4096  # characters
 MAX_CHOICES = 1024
 MAX_GRAMMAR = 1 << 16  # characters
+VALUES = ("enum", "const", "default", "examples")  # not schemas
+SECONDS = r"^[^.]*(\.[0-9]{1,9}[Zz+-].*)?$"
 PLACE = 80  # characters of a place that is named
 
 
@@ -74,12 +76,25 @@ def _schema_text(schema: Any) -> str:
         raise TypeError(f"json is {type(schema).__name__}; must be a JSON schema, an object")
     _check_depth(schema)
     try:
-        text = json.dumps(schema, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(bounded(schema), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"json is no JSON schema: {error}") from None
     if len(text) > MAX_SCHEMA:
         raise ValueError(f"json has {len(text)} bytes; must have at most {MAX_SCHEMA}")
     return text
+
+
+def bounded(part: Any) -> Any:
+    """The schema, with at most nine digits of a second: formats allow any number of them."""
+    if isinstance(part, list | tuple):
+        return [bounded(inner) for inner in part]
+    if not isinstance(part, Mapping):
+        return part
+    found = {key: each if key in VALUES else bounded(each) for key, each in part.items()}
+    timed = found.get("format")
+    if isinstance(timed, str) and timed in ("date-time", "time"):
+        found.setdefault("pattern", SECONDS)
+    return found
 
 
 def _check_depth(schema: Any) -> None:

@@ -15,7 +15,7 @@ from gossamer.engine.sampler import choose, log_weights
 from gossamer.engine.sampling_row import SamplingRow
 from gossamer.engine.schema_places import finite
 from gossamer.engine.structured_outputs import MAX_CHOICES, MAX_DEPTH, MAX_REGEX, MAX_SCHEMA
-from tests.engine.serving import assert_empty, cpu_llm
+from tests.engine.serving import CHARACTERS, assert_empty, cpu_llm
 
 pytest.importorskip("llguidance", reason="pip install 'gossamer[structured]'")
 
@@ -129,11 +129,12 @@ def test_stop_strings_and_limits_still_end_it(llm):
     assert llm.abort(name)[0].finish_reason == "abort"
 
 
-def test_masks_by_hand():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_masks_by_hand(device):
     """Of the weights that are sampled from, exactly those that the grammar allows are left."""
     grammars = Grammars(_Characters(), 10, [0])
     one, two = (grammars.matcher(StructuredOutputs(regex="a(b|c)?")) for _ in range(2))
-    logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(1))
+    logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(1)).to(device)
     rows = [
         SamplingRow(SamplingParams(temperature=2), 1, (1,), []),
         SamplingRow(SamplingParams(temperature=2), 2, (1,), [], (0,), one),
@@ -254,6 +255,19 @@ def test_what_cannot_be_compiled_names_the_place(grammars, fields, message):
     assert len(str(caught.value)) < 600
 
 
+def test_seconds_have_nine_digits(grammars):
+    """The format would let a model write digits without an end."""
+    time = {"type": "string", "format": "date-time"}
+    schema = {"properties": {"at": time, "format": {"const": {"format": "time"}}}}
+    outputs = StructuredOutputs(json={"type": "object", **schema})
+    assert outputs.wanted.text.count("pattern") == 1
+    for digits, fits in ((".123456789", True), (".1234567890", False), ("", True)):
+        matcher = grammars.matcher(outputs)
+        for character in f'{{"at": "2020-01-02T03:04:05{digits}Z"':
+            matcher.take(CHARACTERS.index(character) + 3, ends=False)
+        assert (matcher.error is None) == fits
+
+
 def test_documents_that_never_end():
     """A reference that must lead to itself, over any number of others."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
@@ -361,3 +375,15 @@ def test_logit_bias(llm: LLM):
     for value in ({"1": 1}, [1], {1: "x"}, {True: 1}):
         with pytest.raises(TypeError, match="logit_bias"):
             SamplingParams(logit_bias=value)
+
+
+def test_on_two_ranks(tiny):
+    """Rank 0 samples, so it alone has grammars."""
+    wanted = [params(kind) for kind in KINDS]
+    with cpu_llm(tiny[0]) as llm:
+        expected = llm.generate([PROMPT] * len(wanted), wanted)
+    with cpu_llm(tiny[0], tensor_parallel_size=2) as llm:
+        got = llm.generate([PROMPT] * len(wanted), wanted)
+    for kind, mine, theirs in zip(KINDS, got, expected, strict=True):
+        check(kind, mine.outputs[0])
+        assert mine.outputs[0].text == theirs.outputs[0].text

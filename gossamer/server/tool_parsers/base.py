@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gossamer.engine.grammars import JSON_STYLE
+from gossamer.engine.structured_outputs import bounded
+
 MOST_CALLS = 16  # in one answer whose calls are required: a model must come to an end
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LETTERS = string.ascii_letters + string.digits
 
 
@@ -101,4 +103,4 @@ def _quoted(text: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": JSON_STYLE})
+    return "%json " + json.dumps({**bounded(schema), "x-guidance": JSON_STYLE})
