@@ -23,7 +23,7 @@ from gossamer.engine.schema_places import finite, place_of
 from gossamer.engine.structured_outputs import StructuredOutputs, Wanted
 
 CACHED = 256  # compiled grammars that are kept
-COMPILERS = 2  # threads; they leave the interpreter to others while they compile
+COMPILERS = 4  # threads; they leave the interpreter to others while they compile
 SECONDS = 10.0  # to compile one; fuel ends all that was found well before
 # Documents are written as json.dumps writes them, the most usual way: models choose no whitespace,
 # of which a small one may never find an end.
@@ -106,9 +106,12 @@ class Grammars:
         late = GrammarError(f"the grammar takes more than {SECONDS:g} seconds to compile")
         timer = threading.Timer(SECONDS, tell, [late])
         timer.daemon = True
-        timer.start()
-        done = self._pool.submit(self.matcher, outputs)
-        done.add_done_callback(lambda done: tell(done.exception()))
+
+        def work() -> None:
+            timer.start()
+            self.matcher(outputs)
+
+        self._pool.submit(work).add_done_callback(lambda done: tell(done.exception()))
         return told
 
     def prepare(self) -> None:
@@ -234,6 +237,8 @@ def _reason(matcher: Any) -> str:
     message = STATE.split(str(matcher.get_error()))[0].strip()
     if message == "NoExtensionBias":
         return NOTHING
+    if message.startswith("panic"):  # and it goes on about its code
+        return "llguidance failed"
     pictured = REGEX_ERROR.search(message)
     if pictured is not None:
         return f"{pictured['reason']}, at character {len(pictured['before'])} of the regex"

@@ -1,6 +1,7 @@
 """Where in a JSON schema a mistake is, and whether any finite document fits it."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ MANY = ("properties", "patternProperties", "$defs", "definitions")  # of schemas
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE = ("items", "additionalProperties", "additionalItems")
 DEFINITIONS = ("$defs", "definitions")
-TRIES = 500  # parts that are compiled to find a place, of about 0.1 ms each
+SECONDS = 1.0  # to look for a place, of which a part takes about 0.1 ms
 
 
 def place_of(schema: Mapping[str, Any], message: str, refuse: Callable[[str], str | None]) -> str:
@@ -17,11 +18,10 @@ def place_of(schema: Mapping[str, Any], message: str, refuse: Callable[[str], st
     refuse: what is wrong with a schema, given as JSON; None for nothing.
     """
     known = {name: schema[name] for name in DEFINITIONS if name in schema}
-    place, part, tries = "#", schema, TRIES
+    place, part, end = "#", schema, time.monotonic() + SECONDS
     while True:
         for where, inner in _children(part):
-            tries -= 1
-            if tries < 0:
+            if time.monotonic() > end:
                 return place
             alone = {**known, **inner}
             if refuse(json.dumps(alone)) == message:
