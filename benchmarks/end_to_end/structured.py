@@ -5,7 +5,7 @@
 
 valid: `gossamer serve smollm2`, the `openai` client, 200 random schemas at temperature 1, streamed
 and whole, and regexes and choices; each answer is checked by jsonschema or re. Exit code 1 if one
-is not valid. A line for each kind in structured_valid.jsonl.
+is not valid. Counts of each kind in structured_valid.json.
 
 throughput: a batch with a grammar for each sequence and the same batch without, in turns; no output
 ends before the others. A record for each in structured.jsonl. ratio: of tokens per second with and
@@ -122,15 +122,14 @@ def valid(count: int, others: int, results: Path) -> bool:
                 found = [w for c, w in zip(every, wrong, strict=True) if c.kind == kind]
                 bad = [w for w in found if w is not None]
                 good = good and not bad
-                line: dict[str, Any] = {"what": "structured_valid", "kind": kind}
-                line |= {"stream": stream, "requests": len(found)}
-                line |= {"valid": len(found) - len(bad), "wrong": bad}
-                lines.append(json.dumps({**line, "model": "smollm2", "temperature": 1}))
+                line: dict[str, Any] = {"kind": kind, "stream": stream, "requests": len(found)}
+                lines.append({**line, "valid": len(found) - len(bad), "wrong": bad})
                 typer.echo(lines[-1])
             typer.echo(f"{len(every)} requests in {seconds:.0f} s")
     folder = results / device_folder("cpu")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "structured_valid.jsonl").write_text("\n".join(lines) + "\n")
+    told = {"what": "structured_valid", "model": "smollm2", "temperature": 1, "answers": lines}
+    (folder / "structured_valid.json").write_text(json.dumps(told, indent=1) + "\n")
     return good
 
 
