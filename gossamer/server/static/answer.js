@@ -29,12 +29,14 @@ export class Answer {
 
   say(text, logprobs) {
     this.text += text;
-    // Text may lag behind its tokens: only where they are the same text are they shown as tokens.
-    if (logprobs.length && logprobs.map((each) => each.token).join("") === text) {
-      this.body.append(...logprobs.map((each) => this.token(each)));
-    } else {
-      this.body.append(text);
+    // Text may lag behind its tokens, and the last token has none: what agrees is shown as tokens.
+    let rest = text;
+    for (const each of logprobs) {
+      if (!each.token || !rest.startsWith(each.token)) break;
+      this.body.append(this.token(each));
+      rest = rest.slice(each.token.length);
     }
+    this.body.append(rest);
   }
 
   token({ token, logprob, top_logprobs: top }) {
