@@ -33,7 +33,7 @@ from benchmarks.end_to_end.soak import server
 from gossamer.bench import Measurement, Record, Timing, copy_bandwidth, write_records
 from gossamer.bench.record import device_folder
 from gossamer.engine import LLM, SamplingParams, StructuredOutputs
-from gossamer.models import Source, open_model
+from gossamer.models import ModelConfig, Source, open_model
 from gossamer.models.random import RandomSource
 
 OP = "structured"
@@ -145,6 +145,10 @@ class Borrowed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
+
+    @property
+    def config(self) -> ModelConfig:
+        return replace(self.base.config, eos_ids=self.lender.config.eos_ids)
 
     def tokenizer(self) -> Any:
         return self.lender.tokenizer()

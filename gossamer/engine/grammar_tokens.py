@@ -22,10 +22,13 @@ def tokens_for(tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> Any:
     """llguidance's tokenizer, for logits of this size or more.
 
     The bytes of byte-level BPE and of SentencePiece are read from the library's own file; tokens of
-    others are decoded one by one.
+    others are decoded one by one. Raises ValueError for what it cannot read.
     """
     guidance = llguidance()
-    size, eos = max(vocab_size, len(tokenizer)), list(eos_ids)
+    size = max(vocab_size, len(tokenizer))
+    eos = [token for token in eos_ids if token < len(tokenizer)]
+    if not eos:
+        raise ValueError(f"the tokenizer has no token {list(eos_ids)}, which ends a text")
     library = getattr(tokenizer, "backend_tokenizer", None)
     if library is not None:
         try:

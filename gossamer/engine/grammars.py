@@ -115,9 +115,9 @@ class Grammars:
         return told
 
     def prepare(self) -> None:
-        """Read the model's tokens now, before requests come. Nothing without llguidance."""
+        """Read the model's tokens now, before requests come; what is wrong, requests will tell."""
         if self._tokenizer is not None and self._eos:
-            with suppress(ImportError), self._making_tokens:
+            with suppress(ImportError, ValueError), self._making_tokens:
                 _ = self._tokens
 
     @cached_property

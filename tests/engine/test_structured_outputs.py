@@ -333,6 +333,10 @@ def test_compiling_in_another_thread_has_a_time_limit(grammars, monkeypatch):
 def test_models_that_have_no_text_or_no_end(tiny):
     with pytest.raises(GrammarError, match="token that ends a text"):
         Grammars(_Characters(), 10, []).matcher(StructuredOutputs(regex="a"))
+    elsewhere = Grammars(_Characters(), 10, [7])
+    elsewhere.prepare()
+    with pytest.raises(ValueError, match=r"has no token \[7\], which ends a text"):
+        elsewhere.matcher(StructuredOutputs(regex="a"))
     with pytest.raises(GrammarError, match="need a tokenizer"):
         Grammars(None, 10, [0]).matcher(StructuredOutputs(regex="a"))
 
