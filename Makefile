@@ -82,7 +82,7 @@ $(VENV)/settings: $(VENV)/torch-$(TORCH) FORCE
 	@echo '$(SETTINGS)' | cmp --silent - $@ || echo '$(SETTINGS)' > $@
 
 $(VENV)/installed: $(VENV)/settings $(NATIVE)
-	$(PIP) install --no-build-isolation --editable ".[dev,models,serve,ray]"
+	$(PIP) install --no-build-isolation --editable ".[dev,models,serve,ray,structured]"
 	touch $@
 
 # The first `make demo` does not wait for nvcc (3 of 6 minutes on two cores) where there is no GPU to run on; what is

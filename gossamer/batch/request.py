@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gossamer.server.errors import APIError, invalid
-from gossamer.server.schemas.common import Body
+from gossamer.server.schemas.base import Body
 
 MAX_ID = 512  # characters
 
@@ -17,7 +17,7 @@ class BatchLine(Body):
 
     custom_id: Annotated[str, Field(min_length=1, max_length=MAX_ID)]
     method: Literal["POST"]
-    url: Literal["/v1/chat/completions", "/v1/completions"]
+    url: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
     body: dict[str, Any]
 
 

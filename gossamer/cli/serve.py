@@ -87,6 +87,13 @@ def serve(
             metavar="DIR", help="Folder from which LoRA adapters can be loaded while it runs"
         ),
     ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Form of tool calls: hermes, llama3, mistral or smollm2; default: the template's",
+        ),
+    ] = None,
     dtype: o.DType = "auto",
     device: o.Device = "auto",
     max_model_len: o.MaxModelLen = None,
@@ -158,6 +165,7 @@ def serve(
                 "api_keys": api_keys and api_keys.absolute(),
                 "log_format": log_format,
                 "lora_dir": lora_dir,
+                "tool_parser": tool_parser,
             },
             limits={
                 "queue": max_queue,

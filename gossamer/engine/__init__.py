@@ -6,6 +6,7 @@ from gossamer.engine.llm import LLM
 from gossamer.engine.outputs import CompletionOutput, Delta, RequestOutput, TokenLogprobs, Usage
 from gossamer.engine.prompts import PromptTooLongError
 from gossamer.engine.sampling_params import SamplingParams
+from gossamer.engine.structured_outputs import StructuredOutputs
 from gossamer.engine.workers import WorkerDiedError
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "PromptTooLongError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputs",
     "TokenLogprobs",
     "Usage",
     "WorkerDiedError",

@@ -5,7 +5,7 @@ tokenizers write or drop a space depending on what precedes; so text is decoded 
 tokens before it. And what may be the beginning of a stop string must wait until it is clear.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -47,12 +47,18 @@ class Detokenizer:
     tokenizer.decode(output, skip_special_tokens=True) gives, cut at the first stop string.
     First is what is complete first, and of several that end there the longest. As for tokens,
     stop strings count from params.min_tokens tokens on. Each call decodes a bounded number.
+    shown: special tokens that are text all the same, as they mark parts of it.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, params: SamplingParams, prompt_ids: Sequence[int]
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        shown: Mapping[int, str] | None = None,
     ) -> None:
         self._decoder = _Decoder(tokenizer, prompt_ids)
+        self._marks = shown or {}
         self._params = params
         self._stops = tuple(params.stop)
         self._tokens = 0
@@ -78,7 +84,11 @@ class Detokenizer:
         if self._stopped is not None:
             return ""
         self._tokens += 1
-        return self._show(self._decoder.append(token_id), last=False)
+        if token_id in self._marks:
+            text = self._decoder.finish() + self._marks[token_id]
+        else:
+            text = self._decoder.append(token_id)
+        return self._show(text, last=False)
 
     def finish(self) -> str:
         """What was held back, for the output has no more tokens. The second time, nothing."""

@@ -14,6 +14,7 @@ from gossamer.engine.adapters import Adapters
 from gossamer.engine.block_manager import BlockManager
 from gossamer.engine.build import Built
 from gossamer.engine.config import EngineConfig
+from gossamer.engine.grammars import Grammars, Matcher
 from gossamer.engine.handoff import Handoff
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.prompts import checked
@@ -59,6 +60,8 @@ class Engine:
             rule, size.stored_pages, size.dense_pages, built.root, config.prefix_caching
         )
         self.scheduler = Scheduler(self.manager, config.max_num_seqs, config.max_num_batched_tokens)
+        model = built.source.config
+        self.grammars = Grammars(tokenizer, model.vocab_size, model.eos_ids)
         self.requests: dict[str, Request] = {}
         self.asynchronous = config.overlaps(built.device)
         self._completions: dict[Sequence, Completion] = {}  # that are not finished
@@ -80,9 +83,11 @@ class Engine:
         prompt: str | None = None,
         lora: str | None = None,
     ) -> str:
-        """Queue a request; returns its id. ValueError for a prompt that cannot be served.
+        """Queue a request; returns its id.
 
-        lora: the name of an adapter; UnknownAdapterError if there is none of that name.
+        lora: the name of an adapter; UnknownAdapterError if there is none of that name. ValueError
+        for a prompt that cannot be served, and for a grammar that cannot be compiled; `grammars`
+        can do that before, in another thread.
         """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
@@ -96,9 +101,12 @@ class Engine:
         tokenizer = self.tokenizer if params.detokenize else None
         if params.stop and tokenizer is None:
             raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
+        self._check_bias(params)
+        matchers = self._matchers(params)
         request = Request(RequestOutput(request_id, prompt, list(ids), []))
         if params.prompt_logprobs:
             request.output.prompt_logprobs = [None] * len(ids)
+            request.output.prompt_top = [()] * len(ids) if params.logprobs else None
         seqs = list[Sequence]()
         for index in range(params.n):
             # Without a seed of its own, what a request samples depends on when it came, no more.
@@ -108,7 +116,7 @@ class Engine:
             seq = Sequence(request_id, index, ids, params, _mixed_seed(*base, index), limit)
             seq.slot, seq.salt = adapter.slot, adapter.salt
             eos = self.built.source.config.eos_ids
-            self._completions[seq] = request.start(seq, tokenizer, eos)
+            self._completions[seq] = request.start(seq, tokenizer, eos, matchers[index])
             seqs.append(seq)
         if self.handoff is not None:
             self.handoff.look_up(seqs)
@@ -116,6 +124,19 @@ class Engine:
             self.scheduler.add(seqs)
         self.requests[request_id] = request
         return request_id
+
+    def _check_bias(self, params: SamplingParams) -> None:
+        vocab = self.built.source.config.vocab_size
+        for token in params.logit_bias or ():
+            if token >= vocab:
+                raise ValueError(f"logit_bias has token {token}; must be 0 to {vocab - 1}")
+
+    def _matchers(self, params: SamplingParams) -> list[Matcher | None]:
+        """One for each output."""
+        wanted = params.structured_outputs
+        if wanted is None:
+            return [None] * params.n
+        return [self.grammars.matcher(wanted) for _ in range(params.n)]
 
     @property
     def longest_prompt(self) -> int:

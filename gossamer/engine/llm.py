@@ -10,6 +10,7 @@ from gossamer.engine.auto import settle
 from gossamer.engine.build import Built, build
 from gossamer.engine.config import EngineConfig
 from gossamer.engine.engine import Engine
+from gossamer.engine.grammars import GrammarError
 from gossamer.engine.launch_torchrun import serve_if_above_0
 from gossamer.engine.outputs import Delta, RequestOutput
 from gossamer.engine.parallel import ParallelExecutor
@@ -160,7 +161,8 @@ class LLM:
         except BaseException as error:
             for request_id in ids:
                 self.engine.abort(request_id)
-            if type(error) in (TypeError, ValueError, PromptTooLongError, UnknownAdapterError):
+            known = (TypeError, ValueError, PromptTooLongError, UnknownAdapterError, GrammarError)
+            if type(error) in known:
                 raise type(error)(f"prompt {len(ids)}: {error}") from None
             raise
         return ids

@@ -29,7 +29,8 @@ class CompletionOutput:
     """One of the n outputs. stop_reason: the stop string or token that ended it, if one did.
 
     finish_reason: "stop" (end of text, or a stop string or token), "length", "abort", or "error",
-    which `error` explains; None while it runs.
+    which `error` explains; None while it runs. refused: the request is to blame for the error, as
+    its grammar is too complex.
     """
 
     index: int
@@ -39,6 +40,7 @@ class CompletionOutput:
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
+    refused: bool = False
 
 
 @dataclass
@@ -46,6 +48,7 @@ class RequestOutput:
     """A request and its n outputs. prompt: its text, where it was given as text or chat.
 
     prompt_logprobs: if asked for, of each prompt token given those before it; None for the first.
+    prompt_top: the likeliest tokens at each of these places, as many as params.logprobs says.
     """
 
     request_id: str
@@ -54,6 +57,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
     prompt_logprobs: list[float | None] | None = None
+    prompt_top: list[tuple[tuple[int, float], ...]] | None = None
 
     @property
     def finished(self) -> bool:

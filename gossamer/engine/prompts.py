@@ -30,8 +30,12 @@ def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return cast(list[Prompt], [prompts] if one else list(prompts))
 
 
-def encode(prompt: Prompt, tokenizer: Any) -> Encoded:
+def encode(
+    prompt: Prompt, tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None = None
+) -> Encoded:
     """Token ids of a prompt; chats by the model's template, ready for the assistant's answer.
+
+    tools: that a chat can use, as templates want them.
 
     Raises ValueError for text without a tokenizer and chats without a template, and TypeError for
     things that are no prompt.
@@ -46,7 +50,10 @@ def encode(prompt: Prompt, tokenizer: Any) -> Encoded:
         return Encoded(tuple(tokenizer(prompt)["input_ids"]), prompt)
     try:
         text = tokenizer.apply_chat_template(
-            list(prompt), tokenize=False, add_generation_prompt=True
+            list(prompt),
+            tools=None if tools is None else list(tools),
+            tokenize=False,
+            add_generation_prompt=True,
         )
     except Exception as error:  # templates are programs, and fail in their own ways
         raise ValueError(f"the chat does not fit the model's template: {error}") from error

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gossamer.engine.detokenizer import Detokenizer, Tokenizer
+from gossamer.engine.grammars import Matcher
 from gossamer.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -12,7 +13,7 @@ from gossamer.engine.outputs import (
     RequestOutput,
     TokenLogprobs,
 )
-from gossamer.engine.sampler import Sampled
+from gossamer.engine.sampler import Sampled, likeliest
 from gossamer.engine.sampling_row import SamplingRow
 from gossamer.engine.sequence import Sequence
 from gossamer.engine.transfer import ints
@@ -34,6 +35,7 @@ class Completion:
     def score(self, start: int, logits: Tensor) -> None:
         """Note what logits [tokens, vocab] after prompt tokens start onwards say of the next."""
         assert self.request.prompt_logprobs is not None, "only where it was asked for"
+        count = min(self.seq.params.logprobs or 0, logits.shape[1])
         targets = self.seq.prompt_ids[start + 1 : start + 1 + len(logits)]
         for first in range(0, len(targets), SCORED_AT_ONCE):
             ids = ints(targets[first : first + SCORED_AT_ONCE], logits.device)
@@ -41,11 +43,14 @@ class Completion:
             found = rows.gather(1, ids[:, None]).flatten().tolist()
             begin = start + 1 + first
             self.request.prompt_logprobs[begin : begin + len(found)] = found
+            if self.request.prompt_top is not None:
+                self.request.prompt_top[begin : begin + len(found)] = likeliest(rows, count)
 
     def take(self, sampled: Sampled) -> Delta:
         """Add the sampled token and decide whether that was the last."""
-        if sampled.token < 0:
-            return self.end("error", error="the model's logits are NaN, or no token is allowed")
+        refusal = self._refusal(sampled.token)
+        if refusal is not None:
+            return refusal
         token, output, params = sampled.token, self.output, self.seq.params
         self.seq.output_ids.append(token)
         output.token_ids.append(token)
@@ -53,7 +58,8 @@ class Completion:
             self.request.cached_tokens = self.seq.cached
         if output.logprobs is not None and sampled.logprob is not None:
             output.logprobs.append(TokenLogprobs(token, sampled.logprob, sampled.top))
-        enough = len(output.token_ids) >= params.min_tokens
+        # A grammar that is complete allows nothing but the end, however few tokens there are.
+        enough = len(output.token_ids) >= params.min_tokens or self.row.matcher is not None
         if enough and token in params.stop_token_ids:
             return self.end("stop", [token], stop_reason=token)
         if enough and token in self.eos_ids:
@@ -65,6 +71,18 @@ class Completion:
         if len(output.token_ids) >= self.seq.limit:
             return self.end("length", [token], text)
         return Delta(self.request, output.index, text, [token])
+
+    def _refusal(self, token: int) -> Delta | None:
+        """The end of an output that has no next token, or whose grammar cannot go on."""
+        matcher = self.row.matcher
+        if token >= 0 and matcher is not None:
+            matcher.take(token, ends=token in self.eos_ids)
+        if matcher is not None and matcher.error is not None:
+            self.output.refused = True
+            return self.end("error", error=matcher.error)
+        if token < 0:
+            return self.end("error", error="the model's logits are NaN, or no token is allowed")
+        return None
 
     def end(
         self,
@@ -94,7 +112,11 @@ class Request:
     running: dict[Sequence, Completion] = field(default_factory=dict)
 
     def start(
-        self, seq: Sequence, tokenizer: Tokenizer | None, eos_ids: tuple[int, ...]
+        self,
+        seq: Sequence,
+        tokenizer: Tokenizer | None,
+        eos_ids: tuple[int, ...],
+        matcher: Matcher | None = None,
     ) -> Completion:
         """Add the next of the n completions."""
         params = seq.params
@@ -104,7 +126,7 @@ class Request:
         self.output.outputs.append(output)
         completion = Completion(
             seq,
-            SamplingRow(params, seq.seed, seq.prompt_ids, seq.output_ids, eos),
+            SamplingRow(params, seq.seed, seq.prompt_ids, seq.output_ids, eos, matcher),
             output,
             self.output,
             None if tokenizer is None else Detokenizer(tokenizer, params, seq.prompt_ids),

@@ -185,6 +185,12 @@ def _largest(z: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, ids.gather(1, order)
 
 
+def likeliest(logprobs: Tensor, count: int) -> list[tuple[tuple[int, float], ...]]:
+    """The `count` likeliest tokens of each row, likeliest first. Waits for the device."""
+    values, ids = (each.tolist() for each in _largest(logprobs, count))
+    return [tuple(zip(*row, strict=True)) for row in zip(ids, values, strict=True)]
+
+
 # ---- results ----------------------------------------------------------------------------
 
 

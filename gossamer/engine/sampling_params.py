@@ -1,12 +1,15 @@
 """How the tokens of one request are chosen, and when the request ends."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gossamer.engine.structured_outputs import StructuredOutputs
+
 MAX_LOGPROBS = 20
 MAX_N = 128
+MAX_BIAS = 100.0
 MAX_TOKENS = 1 << 40  # so that positions stay integers of 64 bits
 MAX_SEED = (1 << 63) - 1
 FLAGS = ("include_stop_str_in_output", "ignore_eos", "prompt_logprobs", "detokenize")
@@ -16,7 +19,8 @@ FLAGS = ("include_stop_str_in_output", "ignore_eos", "prompt_logprobs", "detoken
 class SamplingParams:
     """The names, defaults and meanings that users of vLLM and of the OpenAI API know.
 
-    The order is: penalties, min_tokens, temperature, top_k, top_p, min_p. Raises TypeError or
+    The order is: penalties, logit_bias, min_tokens, structured_outputs, temperature, top_k, top_p,
+    min_p. Raises TypeError or
     ValueError that names the field, its value and what is valid.
 
     temperature: divides the logits; 0 is greedy. top_k: sample from the k likeliest; 0 (or -1) is
@@ -25,6 +29,7 @@ class SamplingParams:
     repetition_penalty: above 1 makes tokens of prompt and output less likely (positive logits are
     divided by it, others multiplied). presence_penalty, frequency_penalty: subtracted from the
     logits of output tokens, once and per occurrence.
+    logit_bias: by token id, -100 to 100, added to the logits.
     seed: the same seed gives the same output; None for a fresh one.
     stop: strings that end the output; the text is cut before them, or after them with
     include_stop_str_in_output. stop_token_ids: tokens that do. ignore_eos: the model's own do not.
@@ -33,6 +38,7 @@ class SamplingParams:
     probabilities that the model gave them (before everything above); None reports nothing.
     prompt_logprobs: whether to report the log probability of each prompt token, too.
     n: how many outputs.
+    structured_outputs: a schema, regex, choice or grammar that every output is made to match.
     detokenize: False for outputs of token ids alone, without text and without stop strings.
     """
 
@@ -43,6 +49,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
@@ -54,6 +61,7 @@ class SamplingParams:
     prompt_logprobs: bool = False
     n: int = 1
     detokenize: bool = True
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         self._check_reals()
@@ -63,6 +71,8 @@ class SamplingParams:
                 raise TypeError(f"{name} is {getattr(self, name)!r}; must be True or False")
         object.__setattr__(self, "stop", _strings("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        self._check_structured()
         if self.stop and not self.detokenize:
             raise ValueError(f"stop is {self.stop}; must be empty with detokenize=False")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -111,6 +121,16 @@ class SamplingParams:
         if self.top_k == -1:  # how vLLM's users switch it off
             object.__setattr__(self, "top_k", 0)
 
+    def _check_structured(self) -> None:
+        wanted: Any = self.structured_outputs
+        if wanted is None:
+            return
+        if not isinstance(wanted, StructuredOutputs):
+            kind = type(wanted).__name__
+            raise TypeError(f"structured_outputs is {kind}; must be StructuredOutputs or None")
+        if self.ignore_eos:
+            raise ValueError("ignore_eos is True; must be False with structured_outputs")
+
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is taken, without chance."""
@@ -134,6 +154,21 @@ def _real(name: str, value: Any) -> float:
     if math.isnan(real):
         raise ValueError(f"{name} is nan; must be a number")
     return real
+
+
+def _bias(value: Any) -> dict[int, float] | None:
+    """None also for an empty one."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or any(type(token) is not int for token in value):
+        raise TypeError(f"logit_bias is {value!r:.80}; must be a dict from token ids to numbers")
+    found = {token: _real(f"logit_bias {token}", bias) for token, bias in value.items()}
+    for token, bias in found.items():
+        if not 0 <= token <= MAX_TOKENS:
+            raise ValueError(f"logit_bias has token {token}; must be ids from 0 on")
+        if not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise ValueError(f"logit_bias {token} is {bias}; must be {-MAX_BIAS:g} to {MAX_BIAS:g}")
+    return found or None
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gossamer.engine.grammars import Matcher
 from gossamer.engine.sampling_params import MAX_SEED, SamplingParams
 
 
@@ -17,6 +18,7 @@ class SamplingRow:
     One object serves all steps of a sequence: output_ids may be a list that grows. prompt_ids must
     not change, since its distinct tokens are remembered. seed: 64 bits, signed; ValueError
     otherwise. eos_ids: banned, with params.stop_token_ids, while there are fewer than min_tokens.
+    matcher: where the sequence is in its grammar, if it has one.
     """
 
     params: SamplingParams
@@ -24,6 +26,7 @@ class SamplingRow:
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     eos_ids: tuple[int, ...] = ()
+    matcher: Matcher | None = None
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not -MAX_SEED - 1 <= self.seed <= MAX_SEED:
@@ -47,7 +50,8 @@ class SamplingRow:
     @cached_property
     def _ever_plain(self) -> bool:
         p = self.params
-        return p.greedy and not p.penalises and p.logprobs is None
+        changed = p.penalises or p.logit_bias is not None or self.matcher is not None
+        return p.greedy and not changed and p.logprobs is None
 
     @property
     def plain_greedy(self) -> bool:
@@ -57,4 +61,6 @@ class SamplingRow:
     @property
     def banned_ids(self) -> tuple[int, ...]:
         early = len(self.output_ids) < self.params.min_tokens
+        if early and self.matcher is not None and self.matcher.complete:
+            return ()  # nothing else can follow
         return (*self.eos_ids, *self.params.stop_token_ids) if early else ()

@@ -24,7 +24,7 @@ from gossamer.server.host import EngineHost
 from gossamer.server.keys import Keys
 from gossamer.server.link import EngineLink
 from gossamer.server.middleware import AllowedHosts, APIKey, BodyLimit, RequestLog
-from gossamer.server.routes import adapters, generation, models, operations, page
+from gossamer.server.routes import adapters, generation, models, operations, page, responses
 from gossamer.server.settings import Settings
 
 log = logging.getLogger("gossamer.server")
@@ -78,7 +78,7 @@ def create_api(
         title="Gossamer", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.context = Context(gateway, settings)
-    routes = (generation, adapters, models, operations, page)
+    routes = (generation, responses, adapters, models, operations, page)
     for router in (each.router for each in routes):
         app.include_router(router)
     app.mount("/static", page.static, name="static")

@@ -79,6 +79,8 @@ class EngineLoop:
         self._snapshot_due = 0.0
 
     def start(self) -> None:
+        for engine in self._engines.values():
+            engine.grammars.prepare()  # half a second for a large vocabulary, not in a step
         self._thread.start()
 
     def add(
@@ -156,18 +158,45 @@ class EngineLoop:
             self._snapshot_due = now + SNAPSHOT_SECONDS
 
     def _add(self, running: Running) -> None:
+        """To its engine; a grammar that is new is compiled in another thread before."""
         request = running.request
         self._running[running.id] = self._numbered[running.owner, request.number] = running
+        wanted, grammars = request.params.structured_outputs, self._engines[running.kv].grammars
+
+        def start(done: Future[None]) -> None:
+            if running.id not in self._running:  # it was aborted
+                return
+            error = done.exception()
+            if error is None:
+                self._start(running)
+            else:
+                self._refuse(running, error)
+
+        if wanted is None or grammars.knows(wanted):
+            self._start(running)
+        else:
+            compiled = grammars.compile(wanted)
+            compiled.add_done_callback(lambda done: self._inbox.put(partial(start, done)))
+
+    def _start(self, running: Running) -> None:
+        request = running.request
         try:
             self._engines[request.kv].add_request(
                 request.prompt_ids, request.params, request_id=running.id, lora=request.lora
             )
         except (ValueError, TypeError) as error:
-            self._over(running, "refused")
+            self._refuse(running, error)
+
+    def _refuse(self, running: Running, error: BaseException) -> None:
+        self._over(running, "refused")
+        if isinstance(error, UnknownAdapterError):  # it was there when the API looked
+            failure = Failure(f"model: {error}", 404, "model_not_found")
+        elif isinstance(error, ValueError | TypeError | ImportError):
             failure = Failure(str(error), 400)
-            if isinstance(error, UnknownAdapterError):  # it was there when the API looked
-                failure = Failure(f"model: {error}", 404, "model_not_found")
-            running.owner.send(Step.of([(request.number, Event.failed(failure))]))
+        else:
+            failure = Failure(f"{type(error).__name__}: {error}")
+            log.error("%s: request %s cannot start", failure.id, running.id, exc_info=error)
+        running.owner.send(Step.of([(running.request.number, Event.failed(failure))]))
 
     def _over(self, running: Running, outcome: str) -> None:
         request = running.request
@@ -238,8 +267,9 @@ class EngineLoop:
             return Event.of(delta)
         running.finished += 1
         if delta.finish_reason == "error":
-            failure = Failure(delta.output.error or "")
-            log.error("%s: request %s failed: %s", failure.id, running.id, failure.message)
+            failure = Failure(delta.output.error or "", 400 if delta.output.refused else 500)
+            if not delta.output.refused:
+                log.error("%s: request %s failed: %s", failure.id, running.id, failure.message)
             # Its other outputs are of no use to anyone.
             self._engines[running.kv].abort(running.id)
             self._over(running, "error")

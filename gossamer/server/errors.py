@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gossamer.server.events import Failure
 
 SHOWN = 80  # characters of a bad value
-BRANCH = re.compile(r"[\[\]-]|^(str|int|float|bool)$")
+BRANCH = re.compile(r"[\[\]-]|^(str|int|float|bool|NamedTool)$")
 OTHER_TYPES = ("string_type", "list_type", "model_type", "int_type")
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -37,6 +37,11 @@ class APIError(Exception):
         # Names of fields come from outside and may hold what UTF-8 cannot.
         message = str(self).encode("utf-8", "replace").decode()
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+
+    def event(self) -> dict[str, Any]:
+        """In a stream of events with types."""
+        said = self.body()["error"]
+        return {"type": "error", **{name: said[name] for name in ("message", "param", "code")}}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers)
@@ -75,12 +80,17 @@ def invalid(error: RequestValidationError | ValidationError) -> APIError:
 
 def _most_specific(errors: Sequence[Any]) -> Any:
     """Of a field with several types, the mistake in the type that was meant."""
-    return next((e for e in errors if e["type"] not in OTHER_TYPES), errors[0])
+    return next((e for e in errors if not _is_another_type(e)), errors[0])
+
+
+def _is_another_type(error: Any) -> bool:
+    one_of = error["type"] == "literal_error" and str(error["loc"][-1]).startswith("literal[")
+    return one_of or error["type"] in OTHER_TYPES
 
 
 def _path(error: Any) -> str | None:
     """messages.0.role; pydantic's names of alternatives left out."""
-    *outer, last = [str(part) for part in error["loc"]]
+    *outer, last = [str(part) for part in error["loc"]] or ["body"]
     known = [part for part in outer if part != "body" and BRANCH.search(part) is None]
     if last != "body" and (error["type"] == "extra_forbidden" or BRANCH.search(last) is None):
         known.append(last)

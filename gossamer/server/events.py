@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from gossamer.engine import Delta, SamplingParams, TokenLogprobs
+from gossamer.engine import Delta, RequestOutput, SamplingParams, TokenLogprobs
 from gossamer.engine.outputs import FinishReason
 
 
@@ -26,7 +26,8 @@ class Failure:
 class Event(NamedTuple):
     """What steps added to output `output` of a request. A tuple, as a step sends hundreds.
 
-    cached_tokens: part of the prompt that was in the prefix cache.
+    cached_tokens: part of the prompt that was in the prefix cache. prompt: log probabilities of the
+    prompt's tokens after the first, where they are wanted, with the first token of an output.
     """
 
     output: int
@@ -35,6 +36,7 @@ class Event(NamedTuple):
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
     failure: Failure | None = None
+    prompt: tuple[TokenLogprobs, ...] = ()
 
     @classmethod
     def of(cls, delta: Delta, failure: Failure | None = None) -> "Event":
@@ -42,7 +44,10 @@ class Event(NamedTuple):
         ids, request = delta.token_ids, delta.request
         every = request.outputs[delta.index].logprobs
         logprobs = tuple(every[-len(ids) :]) if every and ids else ()
-        return cls(delta.index, ids, logprobs, delta.finish_reason, request.cached_tokens, failure)
+        first = len(request.outputs[delta.index].token_ids) == len(ids)
+        prompt = _prompt(request) if first and request.prompt_logprobs else ()
+        cached = request.cached_tokens
+        return cls(delta.index, ids, logprobs, delta.finish_reason, cached, failure, prompt)
 
     @classmethod
     def failed(cls, failure: Failure) -> "Event":
@@ -58,7 +63,15 @@ class Event(NamedTuple):
             later.finish_reason,
             later.cached_tokens,
             later.failure,
+            self.prompt,
         )
+
+
+def _prompt(request: RequestOutput) -> tuple[TokenLogprobs, ...]:
+    logprobs = request.prompt_logprobs or []
+    tops = request.prompt_top or [()] * len(logprobs)
+    each = zip(request.prompt_token_ids, logprobs, tops, strict=True)
+    return tuple(TokenLogprobs(t, value, top) for t, value, top in each if value is not None)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -121,12 +121,14 @@ class Gateway:
         prompts: Sequence[tuple[int, ...]],
         params: SamplingParams,
         *,
+        shown: Mapping[int, str] | None = None,
         lora: str | None = None,
         use: Use | None = None,
     ) -> "Subscription":
         """Queue prompts. APIError 503 while draining and without an engine; 429 comes as event.
 
-        lora: the name of an adapter. use: of an API key with limits, for which they are counted.
+        shown: special tokens that are shown as text. lora: the name of an adapter. use: of an API
+        key with limits, for which they are counted.
         """
         count = len(prompts) * params.n
         most = min(self.engines[kv].max_num_seqs + self.limits.queue, self.limits.sequences)
@@ -141,7 +143,7 @@ class Gateway:
             EngineRequest(next(self._numbers), kv, ids, without_text, lora) for ids in prompts
         )
         try:
-            subscription = Subscription(self, requests, params)
+            subscription = Subscription(self, requests, params, shown)
         except ValueError as error:  # stop strings without a tokenizer
             raise APIError(400, str(error), param="stop") from None
         self._link.send(Add(requests, use))
@@ -177,7 +179,11 @@ class Subscription:
     """
 
     def __init__(
-        self, gateway: Gateway, requests: Sequence[EngineRequest], params: SamplingParams
+        self,
+        gateway: Gateway,
+        requests: Sequence[EngineRequest],
+        params: SamplingParams,
+        shown: Mapping[int, str] | None,
     ) -> None:
         self._gateway = gateway
         self._n = params.n
@@ -185,7 +191,7 @@ class Subscription:
         self._open = dict.fromkeys(self._first, params.n)  # outputs that are not finished
         decoder = gateway.tokens.decoder
         self._texts = [
-            OutputText(decoder, params, request.prompt_ids)
+            OutputText(decoder, params, request.prompt_ids, shown)
             for request in requests
             for _ in range(params.n)
         ]

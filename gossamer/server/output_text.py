@@ -1,6 +1,6 @@
 """Text of an output's tokens, and its end by a stop string: the API's part of generation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.engine import SamplingParams, TokenLogprobs
@@ -18,17 +18,27 @@ class Piece:
     logprobs: tuple[TokenLogprobs, ...]
     finish_reason: FinishReason | None
     cached_tokens: int
+    prompt: tuple[TokenLogprobs, ...] = ()
 
 
 class OutputText:
-    """Turns the events of one output into pieces. tokenizer: None for a model without text."""
+    """Turns the events of one output into pieces. tokenizer: None for a model without text.
+
+    shown: see Detokenizer.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, params: SamplingParams, prompt_ids: Sequence[int]
+        self,
+        tokenizer: Tokenizer | None,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        shown: Mapping[int, str] | None = None,
     ) -> None:
         if params.stop and tokenizer is None:
             raise ValueError(f"stop is {params.stop}; must be empty for a model without tokenizer")
-        self._decoder = None if tokenizer is None else Detokenizer(tokenizer, params, prompt_ids)
+        self._decoder = (
+            None if tokenizer is None else Detokenizer(tokenizer, params, prompt_ids, shown)
+        )
         self.finished = False
 
     def take(self, event: Event) -> Piece:
@@ -48,4 +58,4 @@ class OutputText:
                 if self._decoder.stopped is not None:
                     reason = "stop"  # it was held back till now
         self.finished = reason is not None
-        return Piece(text, count, event.logprobs[:count], reason, event.cached_tokens)
+        return Piece(text, count, event.logprobs[:count], reason, event.cached_tokens, event.prompt)

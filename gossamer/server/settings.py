@@ -7,6 +7,7 @@ from typing import Any
 from gossamer.ops.checks import one_of
 from gossamer.server.keys import is_token
 from gossamer.server.logs import LOG_FORMATS
+from gossamer.server.tool_parsers import FORMATS
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters; text is held back while it may become one
@@ -48,7 +49,8 @@ class Settings:
     hosts: names by which requests may call the server; none for any.
     profiles: a folder for traces; None switches the profiler off. log_prompts: to the log.
     log_format: text, or json for lines of JSON. lora_dir: where adapters may be loaded from while
-    the server runs; None for nowhere.
+    the server runs; None for nowhere. tool_parser: the form of tool calls; None for the one of the
+    model's template.
     """
 
     model: str
@@ -61,6 +63,7 @@ class Settings:
     api_keys: Path | None = None
     log_format: str = "text"
     lora_dir: Path | None = None
+    tool_parser: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model or not self.model.isprintable() or len(self.model) > 200:
@@ -70,6 +73,9 @@ class Settings:
         one_of("log_format", self.log_format, LOG_FORMATS)
         if self.lora_dir is not None and not self.lora_dir.is_dir():
             raise ValueError(f"lora_dir is {self.lora_dir}; must be a folder")
+        if self.tool_parser is not None and self.tool_parser not in FORMATS:
+            known = ", ".join(sorted(FORMATS))
+            raise ValueError(f"tool_parser is {self.tool_parser!r}; must be one of {known}")
 
     def __repr__(self) -> str:  # logs and tracebacks must not tell the key
         shown: dict[str, Any] = {**self.__dict__, "api_key": self.api_key and "***"}

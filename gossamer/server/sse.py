@@ -18,15 +18,28 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE = b"data: [DONE]\n\n"
 
 
-def event(content: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
+def event(content: dict[str, Any], *, named: bool = False) -> bytes:
+    """named: by its `type`."""
+    name = f"event: {content['type']}\n" if named else ""
+    data = json.dumps(content, ensure_ascii=False)
+    return f"{name}data: {data}\n\n".encode("utf-8", "replace")
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events of a subscription, which is aborted when the client is gone."""
+    """Server-sent events of a subscription, which is aborted when the client is gone.
 
-    def __init__(self, subscription: Subscription, content: AsyncIterator[dict[str, Any]]) -> None:
-        super().__init__(_events(content), media_type="text/event-stream", headers=HEADERS)
+    named: with the types of events, an error as one more, and nothing after the last.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        content: AsyncIterator[dict[str, Any]],
+        *,
+        named: bool = False,
+    ) -> None:
+        events = _named(content) if named else _events(content)
+        super().__init__(events, media_type="text/event-stream", headers=HEADERS)
         self._subscription = subscription
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,6 +56,16 @@ async def _events(content: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes
     except APIError as error:  # too late for a status
         yield event(error.body())
     yield DONE
+
+
+async def _named(content: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    number = 0
+    try:
+        async for each in content:
+            yield event(each, named=True)
+            number = each["sequence_number"] + 1
+    except APIError as error:
+        yield event({**error.event(), "sequence_number": number}, named=True)
 
 
 async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:

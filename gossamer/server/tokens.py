@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
-from gossamer.engine.prompts import Prompt, encode
+from gossamer.engine.prompts import Encoded, Prompt, encode
 from gossamer.server.errors import APIError
 
 T = TypeVar("T")
@@ -34,12 +34,24 @@ class Tokens:
 
     async def encode(self, prompt: Prompt, longest: int) -> tuple[int, ...]:
         """Token ids; APIError for what is no prompt of at most `longest` tokens."""
+        return (await self.render(prompt, longest)).ids
+
+    async def render(
+        self, prompt: Prompt, longest: int, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> Encoded:
+        """As `encode`, with the text of a chat by the model's template. tools: of a chat."""
         text = prompt if isinstance(prompt, str) else _contents(prompt)
         try:
             await self._refuse_endless(text, longest)
-            return (await self._in_thread(lambda: encode(prompt, self.tokenizer))).ids
+            return await self._in_thread(lambda: encode(prompt, self.tokenizer, tools))
         except (ValueError, TypeError) as error:
             raise APIError(400, str(error), param="prompt") from None
+
+    def special(self, marks: Sequence[str]) -> dict[str, int]:
+        """Those of the marks that are one token each, which is not shown as text."""
+        names = set(getattr(self.decoder, "all_special_tokens", ()))
+        known = {mark for mark in marks if mark in names}
+        return {mark: int(self.decoder.convert_tokens_to_ids(mark)) for mark in known}
 
     async def plain(self, text: str, *, special: bool) -> list[int]:
         """Of text alone, with or without the tokens that begin a sequence."""

@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 import torch
 
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "httpx", "transformers")
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "httpx", "transformers", "llguidance")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-if MISSING:  # pip install 'gossamer[serve,models]'
+if MISSING:  # pip install 'gossamer[serve,models,structured]'
     collect_ignore_glob = ["test_*.py"]
 else:
     from tests.engine.serving import tiny_with_tokenizer
@@ -20,6 +20,20 @@ def tiny(tmp_path_factory):
     path = tmp_path_factory.mktemp("server") / "tiny"
     path.mkdir()
     tiny_with_tokenizer(path, head_dim=32)
+    return path
+
+
+@pytest.fixture(scope="session")
+def longer(tmp_path_factory):
+    """A model of 4,096 positions, whose vocabulary has an end of line and no backtick."""
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("tools") / "tiny"
+    path.mkdir()
+    tiny_with_tokenizer(path, head_dim=32, max_position_embeddings=4096)
+    text = (path / "tokenizer.json").read_text()
+    changed = text.replace('"`":', r'"\n":').replace('"Regex": "."', r'"Regex": "[\\s\\S]"')
+    assert changed != text
+    (path / "tokenizer.json").write_text(changed)
     return path
 
 

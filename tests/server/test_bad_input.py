@@ -11,6 +11,30 @@ CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "x"}]
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+NAMED = {"type": "function", "function": {"name": "g"}}
+
+
+def tool(parameters):
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def schema(inner):
+    return {"type": "json_schema", "json_schema": {"name": "s", "schema": inner}}
+
+
+def nested(levels):
+    inner = {}
+    for _ in range(levels):
+        inner = {"items": inner}
+    return inner
+
+
+def called(arguments):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
 def error_of(response, status=400):
     """The error object, which has exactly the fields of OpenAI's."""
     assert response.status_code == status, response.text
@@ -55,7 +79,26 @@ def error_of(response, status=400):
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x: no such field"),
         ({"kv": "sparse:k=1,v=1"}, "kv is 'sparse:k=1,v=1'; loaded: dense"),
         ({"kv": "/etc/passwd"}, "kv is '/etc/passwd'; loaded: dense"),
-        ({"best_of": 3}, "best_of: no such field"),
+        ({"best_of": 3, "n": 4}, "best_of is 3; must be at least n, 4"),
+        ({"best_of": 3, "stream": True}, "best_of is 3 with stream"),
+        ({"echo": "yes"}, "echo is 'yes'"),
+        ({"logit_bias": {"97": 1}}, "logit_bias has token 97; must be 0 to 96"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5 is 101"),
+        ({"logit_bias": {str(i): 0 for i in range(301)}}, "at most 300 items"),
+        ({"store": True}, "store is True"),
+        ({"metadata": {"a": 1}}, "metadata.a is 1"),
+        ({"structured_outputs": {}}, "structured_outputs has nothing; must have one of"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "has regex and choice"),
+        ({"structured_outputs": {"regex": "x" * 5000}}, "regex has 5000 characters"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex is 5"),
+        ({"structured_outputs": {"json": "{"}}, "json is not JSON"),
+        ({"structured_outputs": {"guided": "a"}}, "structured_outputs.guided: no such field"),
+        ({"ignore_eos": True, "structured_outputs": {"regex": "a"}}, "ignore_eos is true"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "response_format and structured_outputs; must be one",
+        ),
         ({"__class__": 1}, "__class__: no such field"),
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": []}, "prompt"),
@@ -81,7 +124,7 @@ def test_a_bad_field_is_named(live, fields, message):
     [
         ({"messages": []}, "messages"),
         ({"messages": "x"}, "messages is 'x'"),
-        ({"messages": [{"role": "user"}]}, "messages.0.content is missing"),
+        ({"messages": [{"role": "user"}]}, "content is missing"),
         ({"messages": [{"role": "root", "content": "x"}]}, "messages.0.role is 'root'"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x", "x": 1}]}, "messages.0.x: no such field"),
@@ -91,8 +134,38 @@ def test_a_bad_field_is_named(live, fields, message):
         ({"top_logprobs": 2}, "top_logprobs is 2 without logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs is 21"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens is 3 and max_completion_tok"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type is 'json_object'"),
-        ({"tools": []}, "tools: no such field"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema is missing"),
+        ({"response_format": schema({"enum": ["x" * 70_000]})}, "must have at most 65536"),
+        ({"response_format": schema(nested(70))}, "json is too deep at /items/items"),
+        ({"response_format": schema({"type": "strin"})}, "Invalid type: strin at #"),
+        (
+            {"response_format": schema({"properties": {"a": {"type": "x"}}})},
+            "Invalid type: x at #/properties/a",
+        ),
+        (
+            {"response_format": schema({"type": "integer", "minimum": 2, "maximum": 1})},
+            "minimum (2) is greater than",
+        ),
+        ({"structured_outputs": {"regex": "(?=a)"}}, "look-around"),
+        ({"structured_outputs": {"grammar": "start: x"}}, 'unknown name: "x"'),
+        ({"tools": [TOOL, TOOL]}, "tools 0 and 1 are both 'f'"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function is missing"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [tool(nested(70))]}, "json is too deep"),
+        ({"tools": [tool({"type": "x"})], "tool_choice": "required"}, "Invalid type: x"),
+        ({"tool_choice": "required"}, "tool_choice is there without tools"),
+        (
+            {"tools": [TOOL], "tool_choice": NAMED},
+            "tool_choice is 'g'; must be one of the tools: f",
+        ),
+        ({"tools": [TOOL], "tool_choice": "some"}, "tool_choice is 'some'"),
+        ({"tools": [TOOL], "structured_outputs": {"regex": "a"}}, "structured_outputs with tools"),
+        ({"messages": [called("{")]}, "arguments do not parse"),
+        ({"messages": [called("[1]")]}, "arguments are [1]; must be a JSON object"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "tool_call_id; must be in messages of"),
+        ({"messages": [{"role": "assistant"}]}, "content is missing"),
+        ({"messages": [{**called("{}"), "role": "user"}]}, "tool_calls in a message of user"),
         ({"model": 5}, "model is 5"),
     ],
 )

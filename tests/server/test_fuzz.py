@@ -16,9 +16,11 @@ from tests.server.live import MODEL, serving
 PATHS = {  # path: what a body needs to be served
     "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": MODEL, "prompt": "x"},
+    "/v1/responses": {"model": MODEL, "input": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }
+EXAMPLES = {"/v1/chat/completions": 400, "/v1/completions": 400, "/v1/responses": 150}
 ODD = st.sampled_from(
     [
         *(None, True, -1, 0, 1, 0.5, 2**31, 2**63, -(2**63) - 1, 10**30, 1e308),
@@ -83,7 +85,7 @@ def test_no_body_is_an_error_of_the_server(server, send, path):
     spoilt = st.dictionaries(st.sampled_from(sorted(known)) | st.text(max_size=8), ANYTHING)
 
     @settings(
-        max_examples=500 if path.startswith("/v1") else 100,
+        max_examples=EXAMPLES.get(path, 100),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -100,6 +102,34 @@ def test_no_body_is_an_error_of_the_server(server, send, path):
 
     run()
     assert seen >= 400
+    assert {200, 400} <= statuses
+    server.assert_empty()
+
+
+def test_no_grammar_is_an_error_of_the_server(server, send):
+    """Fields that make grammars, together: what cannot be compiled or finished is a 400."""
+    path, statuses = "/v1/chat/completions", set()
+    known = fields_of(server.get("/openapi.json").json(), path)
+    held = ("response_format", "structured_outputs", "tools", "logit_bias")
+    more = ("tool_choice", "parallel_tool_calls", "stream", "n", "ignore_eos", "min_tokens")
+
+    @settings(
+        max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(
+        st.sampled_from(held),
+        st.fixed_dictionaries(
+            {name: known[name] for name in held}, optional={name: known[name] for name in more}
+        ),
+    )
+    def run(alone, fields):
+        rest = {name: value for name, value in fields.items() if name not in held}
+        bodies = (PATHS[path] | {alone: fields[alone]}, PATHS[path] | rest | {alone: fields[alone]})
+        for response in send(path, *map(json.dumps, (*bodies, PATHS[path] | fields))):
+            check(response)
+            statuses.add(response.status_code)
+
+    run()
     assert {200, 400} <= statuses
     server.assert_empty()
 

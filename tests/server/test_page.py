@@ -10,6 +10,7 @@ import pytest
 
 from tests.models.adapters import save_adapter
 from tests.server.live import SPARSE, SlowSteps, serving
+from tests.server.scripted import Scripted
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'gossamer[dev]'")
 expect = playwright.expect
@@ -86,6 +87,59 @@ def test_chat_streams(live, open_page):
     page.locator("#prompt").fill("And again")  # the conversation goes on
     page.locator("#send").click()
     expect(page.locator(".message.assistant .facts")).to_have_count(2)
+
+
+def test_a_schema_and_probabilities(live, open_page):
+    page = open_page(live)
+    ready(page)
+    page.locator("#structure summary").click()
+    page.locator("#logprobs").check()
+    page.locator("#schema").fill('{"enum": ["yes", "no"]')
+    page.locator("#prompt").fill("Well?")
+    page.locator("#send").click()
+    expect(page.locator("#structure-hint")).to_contain_text("The schema is not JSON")
+    expect(page.locator(".message")).to_have_count(0)
+    page.locator("#schema").fill('{"enum": ["yes", "no"]}')
+    page.locator("#send").click()
+    answer = page.locator(".message.assistant")
+    expect(answer.locator(".facts")).to_have_count(1)
+    tokens = answer.locator(".token")
+    assert re.fullmatch('"(yes|no)"', "".join(tokens.all_inner_texts()))
+    titles = [token.get_attribute("title") for token in tokens.all()]
+    assert all(re.match(r"\d+\.\d% \".*\"\n\n(\d+\.\d% .*\n?){5}$", title) for title in titles)
+    page.locator("#schema").fill('{"type": "strin"}')
+    page.locator("#prompt").fill("And now?")
+    page.locator("#send").click()
+    expect(page.locator(".message.error")).to_contain_text("Invalid type: strin at #")
+    keep(page, "structure")
+
+
+def test_tool_calls_are_shown(longer, open_page):
+    with serving(longer) as live:
+        page = open_page(live)
+        ready(page)
+        call_a_tool(live, page)
+        page.close()
+
+
+def call_a_tool(live, page):
+    page.locator("#max_tokens").fill("200")
+    page.locator("#structure summary").click()
+    page.locator("#tools").fill('[{"type": "function", "function": {"name": "get_time"}}]')
+    page.locator("#prompt").fill("What time is it?")
+    with Scripted(
+        live.llm, '<tool_call>[{"name": "get_time", "arguments": {"a": "<b>"}}]</tool_call>'
+    ):
+        page.locator("#send").click()
+        call = page.locator(".message.assistant .call")
+        expect(call.locator(".name")).to_have_text("get_time")
+        expect(call.locator("code")).to_have_text('{"a": "<b>"}')
+        expect(page.locator(".message.assistant .facts")).to_have_count(1)
+    page.locator("#tools").fill("")
+    page.locator("#prompt").fill("Thanks")  # the conversation goes on with the call in it
+    page.locator("#send").click()
+    expect(page.locator(".message.assistant .facts")).to_have_count(2)
+    keep(page, "tools")
 
 
 def test_stopping_frees_the_engine(live, open_page):

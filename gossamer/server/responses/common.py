@@ -22,6 +22,13 @@ class Output:
     tokens: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    prompt: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def likelihood(self) -> float:
+        """Mean log probability of a token."""
+        values = [entry.logprob for entry in self.logprobs]
+        return sum(values) / max(1, len(values))
 
 
 class ResponseState:
@@ -31,6 +38,7 @@ class ResponseState:
         self, engine: EngineInfo, kv: str, prompts: Sequence[Sequence[int]], n: int
     ) -> None:
         self._engine, self._kv, self._n = engine, kv, n
+        self._tokens_left_out = 0
         self._lengths = [len(ids) for ids in prompts]
         self._cached = [0] * len(prompts)
         self._first: float | None = None  # when the first token came
@@ -44,11 +52,21 @@ class ResponseState:
         output.tokens += piece.tokens
         output.logprobs += piece.logprobs
         output.finish_reason = piece.finish_reason
+        output.prompt = output.prompt or piece.prompt
         self._cached[number // self._n] = piece.cached_tokens
+
+    def keep_best(self, n: int) -> None:
+        """Of each prompt the n likeliest outputs, likeliest first; the others still count."""
+        groups = [self.outputs[i : i + self._n] for i in range(0, len(self.outputs), self._n)]
+        kept = [sorted(group, key=lambda o: -o.likelihood)[:n] for group in groups]
+        every = sum(output.tokens for output in self.outputs)
+        self.outputs, self._n = [output for group in kept for output in group], n
+        self._tokens_left_out = every - sum(output.tokens for output in self.outputs)
 
     def usage(self) -> dict[str, Any]:
         """The fields `usage` and `gossamer` of a response."""
-        prompt, completion = sum(self._lengths), sum(output.tokens for output in self.outputs)
+        prompt = sum(self._lengths)
+        completion = sum(output.tokens for output in self.outputs) + self._tokens_left_out
         usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -87,11 +105,11 @@ class ResponseState:
 class Writer(Protocol):
     """Makes the objects of one response."""
 
-    def opening(self, number: int) -> dict[str, Any] | None:
+    def opening(self, number: int) -> Sequence[dict[str, Any]]:
         """The chunk before the first of an output."""
         ...
 
-    def chunk(self, number: int, piece: Piece) -> dict[str, Any] | None:
+    def chunk(self, number: int, piece: Piece) -> Sequence[dict[str, Any]]:
         """What a piece adds; None for nothing that can be shown."""
         ...
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gossamer.server.schemas.common import Body, Text
+from gossamer.server.schemas.base import Body, Text
 
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 

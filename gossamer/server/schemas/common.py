@@ -3,45 +3,35 @@
 import secrets
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from gossamer.engine import SamplingParams
-from gossamer.engine.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_TOKENS
+from gossamer.engine import SamplingParams, StructuredOutputs
+from gossamer.engine.sampling_params import MAX_N, MAX_SEED, MAX_TOKENS
+from gossamer.server.schemas.base import Body, valid_unicode
+from gossamer.server.schemas.formats import ResponseFormat, Structured
 from gossamer.server.settings import MAX_STOP_LENGTH, MAX_STOPS
 
 MAX_STOP_IDS = 64
-
-
-def _unicode(text: str) -> str:
-    """JSON can spell halves of characters, and tokenizers cannot read them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"half of a character at {error.start}; must be valid Unicode") from None
-    return text
-
+MAX_BIASES = 300
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
-Text = Annotated[str, AfterValidator(_unicode)]
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH), AfterValidator(_unicode)]
+Stop = Annotated[
+    str, Field(min_length=1, max_length=MAX_STOP_LENGTH), AfterValidator(valid_unicode)
+]
 Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-
-
-class Body(BaseModel):
-    """Strict: no strings for numbers, no fields that nobody reads, no NaN."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+Bias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MAX_BIASES),
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=16),
+]
 
 
 class StreamOptions(Body):
     include_usage: bool = False
-
-
-class ResponseFormat(Body):
-    """Only free text."""
-
-    type: Literal["text"]
 
 
 class Generation(Body):
@@ -58,7 +48,15 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
+    logit_bias: Bias | None = None
+    response_format: ResponseFormat | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
+    # Hints that OpenAI lets a server ignore; `store` only where it asks for nothing.
+    metadata: Metadata | None = None
+    service_tier: Annotated[str, Field(max_length=64)] | None = None
+    store: Literal[False] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
 
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -69,6 +67,7 @@ class Generation(Body):
         Annotated[list[Token], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None
     ) = None
     include_stop_str_in_output: bool | None = None
+    structured_outputs: Structured | None = None
 
     kv: Annotated[str, Field(max_length=200)] | None = None
 
@@ -76,11 +75,35 @@ class Generation(Body):
     def _agrees(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is there without stream; must be with stream: true")
+        if self.answer_schema is not None and self.structured_outputs is not None:
+            raise ValueError("response_format and structured_outputs; must be one of them")
         return self
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """That response_format asks for."""
+        return None if self.response_format is None else self.response_format.schema_of_answers
+
+    @property
+    def structured(self) -> StructuredOutputs | None:
+        if self.structured_outputs is not None:
+            return self.structured_outputs.outputs()
+        schema = self.answer_schema
+        return None if schema is None else StructuredOutputs(json=schema)
+
+    @property
+    def structured_by(self) -> str:
+        """The field that an error of the grammar is about."""
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def computed(self) -> int:
+        """Outputs that are computed for each prompt."""
+        return self.n or 1
 
     @property
     def output_limit(self) -> int | None:
@@ -104,6 +127,8 @@ class Generation(Body):
         }
         # The engine's own seeds begin anew with each start, and so would answers.
         given.setdefault("seed", secrets.randbelow(MAX_SEED))
+        if self.logit_bias:
+            given["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
         return SamplingParams(**given, max_tokens=limit, logprobs=self.wanted_logprobs)
 
 
@@ -124,4 +149,3 @@ SAME_NAMES = (
     "stop_token_ids",
     "include_stop_str_in_output",
 )
-__all__ = ["MAX_LOGPROBS", "Body", "Generation", "ResponseFormat", "StreamOptions", "Text", "Token"]

@@ -4,8 +4,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from gossamer.server.schemas.base import Body, Text
 from gossamer.server.schemas.chat import Messages
-from gossamer.server.schemas.common import Body, Text, Token
+from gossamer.server.schemas.common import Token
 
 MAX_TOKENS = 1 << 20
 

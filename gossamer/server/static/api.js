@@ -30,8 +30,9 @@ export async function models() {
   return found.data.map((each) => each.id);
 }
 
-// Calls onText with each piece; resolves to what the server counted, and the time it took.
-export async function generate(body, chat, signal, onText) {
+// Calls onText with each piece of text, and onDelta with all that is new of a chat's message and its
+// log probabilities; resolves to what the server counted, and the time it took.
+export async function generate(body, chat, signal, onText, onDelta = () => {}) {
   const started = performance.now();
   const response = await checked(await fetch(chat ? "v1/chat/completions" : "v1/completions", {
     method: "POST",
@@ -45,6 +46,7 @@ export async function generate(body, chat, signal, onText) {
     if (chunk.usage) Object.assign(result, { usage: chunk.usage, gossamer: chunk.gossamer });
     const choice = chunk.choices[0];
     const text = chat ? choice?.delta?.content : choice?.text;
+    if (chat && choice) onDelta(choice.delta, choice.logprobs?.content ?? []);
     if (text) {
       result.first ??= (performance.now() - started) / 1000;
       onText(text);

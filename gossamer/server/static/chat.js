@@ -1,8 +1,9 @@
 // The chat: one conversation, one answer at a time.
 
 import { generate } from "./api.js";
+import { Answer } from "./answer.js";
 import * as exporting from "./export.js";
-import { $, announce, element, facts, prompted, sampling, server } from "./state.js";
+import { $, announce, element, facts, prompted, sampling, server, structure } from "./state.js";
 
 let messages = [];
 let running = null;
@@ -29,6 +30,15 @@ function busy(is) {
 async function ask() {
   const text = $("prompt").value.trim();
   if (!text || running || !server.stats) return;
+  let held;
+  try {
+    held = structure();
+    $("structure-hint").textContent = "";
+  } catch (error) {
+    $("structure-hint").textContent = error.message;
+    $("structure").open = true;
+    return;
+  }
   $("prompt").value = "";
   add("user", text);
   messages.push({ role: "user", content: text });
@@ -36,23 +46,25 @@ async function ask() {
   running = new AbortController();
   busy(true);
   announce("Answering");
-  let answer = "";
+  const answer = new Answer(box, body);
+  const { chat } = server.stats;
+  const take = (delta, logprobs) => {
+    answer.add(delta, logprobs);
+    $("log").scrollTop = $("log").scrollHeight;
+  };
   try {
     const request = { ...sampling(), ...prompted(messages), kv: $("kv").value };
-    const result = await generate(request, server.stats.chat, running.signal, (piece) => {
-      answer += piece;
-      body.textContent = answer;
-      $("log").scrollTop = $("log").scrollHeight;
-    });
+    if (chat) Object.assign(request, held);
+    const text = (piece) => { if (!chat) take({ content: piece }, []); };
+    const result = await generate(request, chat, running.signal, text, take);
     box.append(element("span", "facts", facts(result)));
-    announce(`Answer: ${answer}`);
+    announce(`Answer: ${answer.text}`);
   } catch (error) {
     if (error.name === "AbortError") box.append(element("span", "facts", "stopped"));
     else add("error", error.message);
-    announce(error.name === "AbortError" ? `Stopped: ${answer}` : "");
+    announce(error.name === "AbortError" ? `Stopped: ${answer.text}` : "");
   } finally {
-    if (answer) messages.push({ role: "assistant", content: answer });
-    else { messages.pop(); box.remove(); }
+    if (answer.empty) { messages.pop(); box.remove(); } else messages.push(answer.message);
     running = null;
     busy(false);
     $("prompt").focus();

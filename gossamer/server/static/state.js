@@ -26,6 +26,29 @@ export function sampling() {
   return body;
 }
 
+function parsed(id, what) {
+  const text = $(id).value.trim();
+  if (!text) return null;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${what}: ${error.message}`);
+  }
+}
+
+// What answers of a chat must look like, and the tools they may call. Throws for what is no JSON.
+export function structure() {
+  const schema = parsed("schema", "The schema is not JSON");
+  const tools = parsed("tools", "The tools are not JSON");
+  const body = {};
+  if (schema) {
+    body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  }
+  if (tools?.length) body.tools = tools;
+  if ($("logprobs").checked) Object.assign(body, { logprobs: true, top_logprobs: 5 });
+  return body;
+}
+
 // The prompt as the model wants it: messages where it has a template, else text.
 export function prompted(messages) {
   if (!server.stats.chat) return { prompt: messages.at(-1).content };
