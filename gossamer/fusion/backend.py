@@ -2,18 +2,21 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from gossamer.fusion.cache import PlanCache, Subject
 from gossamer.fusion.capture import Captured, NotFusibleError, capture
 from gossamer.fusion.cost import predicted_plan
+from gossamer.fusion.patterns import tensor_of
 from gossamer.fusion.plan import Plan
 from gossamer.fusion.prepared_weights import Watch
 from gossamer.fusion.program import Program, program_of
-from gossamer.fusion.remainder import REMAINDERS, compile_rest
+from gossamer.fusion.remainder import REMAINDERS, compile_rest, who_compiles
 from gossamer.masks import DenseMask, Mask
 from gossamer.ops.checks import one_of
 
@@ -26,17 +29,17 @@ class Options:
 
     mask: what every self-attention sees, beside what the model says itself. attention: whether
     attention is replaced; fuse: whether other operators are. plan: a plan's key, instead of the
-    predicted one. remainder: what compiles the rest, inductor or eager; auto is Inductor on a GPU.
-    mode: Inductor's, as of torch.compile.
+    tuned or predicted one. cache: whether to look for a tuned one on disk. remainder: what compiles
+    the rest, inductor or eager; auto is Inductor on a GPU. mode: Inductor's, as of torch.compile.
     """
 
     mask: Any = None
     attention: bool = True
     fuse: bool = True
     plan: str | None = None
+    cache: bool = True
     remainder: str = "auto"
     mode: str | None = None
-    tune: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.mask, Tensor):
@@ -69,14 +72,15 @@ def gossamer(
     RuntimeError for training, ValueError or TypeError for bad options.
     """
     given = options if isinstance(options, Options) else Options.of({**(options or {})})
-    mode = mode or given.mode
+    given = given if mode is None else replace(given, mode=mode)
+    _say_breaks()
     try:
-        return Compiled(module, example_inputs, given, mode, report)
+        return Compiled(module, example_inputs, given, report)
     except NotFusibleError as reason:
         if given.mask is not None:
             raise ValueError(f"a mask is set, and this graph cannot have it: {reason}") from None
         log.warning("nothing is fused: %s", reason)
-        return compile_rest(module, example_inputs, given.remainder, mode, None)
+        return compile_rest(module, example_inputs, given.remainder, given.mode, _place(module))
 
 
 class Compiled:
@@ -87,10 +91,9 @@ class Compiled:
         module: GraphModule,
         example_inputs: Sequence[Any],
         options: Options,
-        mode: str | None,
         report: Callable[[Program], None],
     ) -> None:
-        self._module, self._options, self._mode, self._report = module, options, mode, report
+        self._module, self._options, self._report = module, options, report
         self._compile(example_inputs)
 
     def __call__(self, *args: Any) -> Any:
@@ -106,7 +109,7 @@ class Compiled:
         self._program = program_of(captured, _plan(captured, options))
         self._report(self._program)
         self._run = compile_rest(
-            *(self._program.module, example_inputs, options.remainder, self._mode),
+            *(self._program.module, example_inputs, options.remainder, options.mode),
             captured.device,
         )
 
@@ -117,7 +120,34 @@ def _plan(captured: Captured, options: Options) -> Plan:
         return Plan.decode(options.plan, count)
     if not options.fuse:
         return Plan.unfused(count)
+    tuned = PlanCache().get(subject_of(captured, options)) if options.cache else None
+    if tuned is not None and tuned.operators == count:
+        return tuned
     return predicted_plan(captured)
+
+
+def subject_of(captured: Captured, options: Options) -> Subject:
+    """By what a plan of this graph is kept."""
+    rest = (who_compiles(options.remainder, captured.device), options.mode, options.attention)
+    return Subject.of(captured, options.mask, str(rest))
+
+
+_told: set[str] = set()  # of graph breaks
+
+
+def _say_breaks() -> None:
+    """A line for each graph break that Dynamo has met until now."""
+    for reason in torch._dynamo.utils.counters["graph_break"]:
+        if reason not in _told:
+            _told.add(reason)
+            line = " ".join(str(reason).split())
+            log.warning("the graph breaks, each part is fused by itself: %s", line[:200])
+
+
+def _place(module: GraphModule) -> torch.device | None:
+    """The device of a graph's inputs."""
+    tensors = map(tensor_of, module.graph.find_nodes(op="placeholder"))
+    return next((tensor.device for tensor in tensors if tensor is not None), None)
 
 
 def _watched(captured: Captured) -> Watch:

@@ -5,19 +5,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from gossamer.fusion.backend import Options, gossamer
 from gossamer.fusion.program import Program
+from gossamer.fusion.tuning import tune as tune_model
 from gossamer.masks import Mask
+
+MOST_RECOMPILES = 16  # of a piece of code, beyond one for each shape
 
 
 class OptimizedModel:
     """A compiled model; anything but a call goes to the model itself."""
 
-    def __init__(self, model: nn.Module, options: Options) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, options: Options, budget: float | None = None) -> None:
+        self.model, self.budget = model, budget
+        self._options = options
+        self._shapes: set[Any] = set()
         self._programs: list[Program] = []
-        self._mask_is_set = options.mask is not None
 
         def backend(module: Any, example_inputs: Any) -> Callable[..., Any]:
             return gossamer(module, example_inputs, options=options, report=self._programs.append)
@@ -36,9 +41,19 @@ class OptimizedModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the model. RuntimeError in training mode, or where gradients are recorded."""
         self._refuse_training()
-        known = len(self._programs)
-        out = self._compiled(*args, **kwargs)
-        if self._mask_is_set and len(self._programs) > known:
+        shapes = _shapes(args, kwargs)
+        if shapes in self._shapes:
+            return self._compiled(*args, **kwargs)
+        if self.budget is not None:
+            tune_model(self.model, args, kwargs, self._options, self.budget)
+        # Dynamo would give up after 8 shapes, and run the model as it is.
+        limit = len(self._shapes) + MOST_RECOMPILES
+        with torch._dynamo.config.patch(
+            recompile_limit=limit, accumulated_recompile_limit=8 * limit
+        ):
+            out = self._compiled(*args, **kwargs)
+        self._shapes.add(shapes)
+        if self._options.mask is not None:
             self._check_mask_applied()
         return out
 
@@ -57,6 +72,14 @@ class OptimizedModel:
     def _check_mask_applied(self) -> None:
         if not any(program.sites for program in self._programs):
             raise ValueError("a mask is set, and no attention was found in the model")
+
+
+def _shapes(args: Any, kwargs: Any) -> Any:
+    """What a call is compiled for: shapes and dtypes of tensors, and other values."""
+    leaves, structure = tree_flatten((args, kwargs))
+    return structure, tuple(
+        (x.shape, x.dtype, x.device) if isinstance(x, Tensor) else repr(x) for x in leaves
+    )
 
 
 def optimize(
@@ -79,4 +102,6 @@ def optimize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {type(model).__name__}; must be a torch.nn.Module")
-    return OptimizedModel(model, Options.of({"mask": mask, "mode": mode, "tune": tune, **options}))
+    if tune is not None and not tune > 0:
+        raise ValueError(f"tune is {tune!r}; must be above 0 seconds")
+    return OptimizedModel(model, Options.of({"mask": mask, "mode": mode, **options}), tune)

@@ -70,7 +70,7 @@ class Plan:
         except (TypeError, ValueError):
             number = 0
         plan_boundaries = max(0, operators - 1)
-        if number.bit_length() != plan_boundaries + 1 or f"{number:x}" != key:
+        if number <= 0 or number.bit_length() != plan_boundaries + 1 or f"{number:x}" != key:
             raise ValueError(
                 f"plan is {key!r}; must be a hex number of {plan_boundaries + 1} bits, "
                 f"for {operators} operators"

@@ -1,15 +1,22 @@
 """Who compiles what is left of a graph: Inductor, or nobody."""
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-log = logging.getLogger("gossamer.fusion")
-
 REMAINDERS = ("auto", "inductor", "eager")
+
+
+def who_compiles(remainder: str, device: torch.device | None) -> str:
+    """inductor or eager. auto: Inductor on a GPU.
+
+    On a CPU Inductor needs a C++ compiler and takes long; what is left there is mostly GEMMs.
+    """
+    if remainder != "auto":
+        return remainder
+    return "eager" if device is None or device.type == "cpu" else "inductor"
 
 
 def compile_rest(
@@ -19,14 +26,8 @@ def compile_rest(
     mode: str | None,
     device: torch.device | None,
 ) -> Callable[..., Any]:
-    """The graph, by Inductor or node by node. auto: Inductor on a GPU.
-
-    On a CPU Inductor needs a C++ compiler and takes long; what is left there is mostly GEMMs.
-    mode: as torch.compile's, e.g. "reduce-overhead" for CUDA graphs.
-    """
-    if remainder == "auto":
-        remainder = "inductor" if device is None or device.type == "cuda" else "eager"
-    if remainder == "eager":
+    """The graph, by Inductor or node by node. mode: as torch.compile's, e.g. "reduce-overhead"."""
+    if who_compiles(remainder, device) == "eager":
         return module
     import torch._inductor  # noqa: PLC0415 - a second of imports
 

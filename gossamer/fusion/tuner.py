@@ -1,0 +1,292 @@
+"""The tuner: the best plan of a graph that can be found by timing within a budget."""
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from gossamer.attention.candidates import Candidate
+from gossamer.attention.plans import plan_of
+from gossamer.bench.timing import benchmark_kernel
+from gossamer.fusion.attention import Site, choices, random_arguments, usual
+from gossamer.fusion.backend import Options
+from gossamer.fusion.capture import Captured, capture
+from gossamer.fusion.plan import Plan
+from gossamer.fusion.program import Program, kernels_of, program_of
+from gossamer.fusion.regions import Region, regions_of, segment_regions
+from gossamer.fusion.remainder import compile_rest
+from gossamer.fusion.search import GAIN, Move, Search, search
+
+GRAPHS = ("reduce-overhead", "max-autotune")  # modes of torch.compile with CUDA graphs
+ROUNDS = 3  # of the whole model, plans by turns
+RESERVE = 1.5  # of what compiling the whole model took, kept for the plan that is found
+
+Show = Callable[[float, str], None]  # share of the budget that is spent, and what goes on
+Timer = Callable[[Callable[[], Any], torch.device, bool], float]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found. us: of the whole graph. seconds: where the time went. trials: by move."""
+
+    plan: Plan
+    unfused_us: float
+    us: float
+    seconds: dict[str, float]
+    trials: dict[str, int]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "unfused_us": round(self.unfused_us, 2),
+            "us": round(self.us, 2),
+            "seconds": {name: round(took, 3) for name, took in self.seconds.items()},
+            "trials": self.trials,
+        }
+
+
+@dataclass
+class Clock:
+    """The budget, and where it goes."""
+
+    budget: float
+    started: float = field(default_factory=time.perf_counter)
+    reserved: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def passed(self) -> float:
+        return time.perf_counter() - self.started
+
+    @property
+    def over(self) -> bool:
+        return self.passed + self.reserved >= self.budget
+
+    def timed(self, what: str, call: Callable[[], Any]) -> Any:
+        """The result; its time is noted."""
+        begun = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self.seconds[what] += time.perf_counter() - begun
+
+
+class Tuner:
+    """For one graph. Everything is timed on the device, with the model's own weights."""
+
+    def __init__(
+        self,
+        module: GraphModule,
+        example_inputs: Sequence[Any],
+        options: Options,
+        budget: float,
+        seed: int = 0,
+        show: Show = lambda share, what: None,
+        timer: Timer | None = None,
+    ) -> None:
+        self._module, self._inputs, self._options = module, tuple(example_inputs), options
+        self._clock, self._show = Clock(budget), show
+        self._timer = timer or microseconds
+        self._random = random.Random(seed)
+        self._trials: Counter[str] = Counter()
+
+    def run(self) -> Tuned:
+        """Unfused first, then regions, then kernels; the plan that is returned is not slower."""
+        with torch.no_grad():
+            captured = self._clock.timed("capture", self._captured)
+            unfused = Plan.unfused(len(captured.operators))
+            begun = self._clock.passed
+            baseline = self._compiled(unfused)
+            self._clock.reserved = RESERVE * (self._clock.passed - begun) + 0.1
+            found = [each for each in map(self._searched, regions_of(captured)) if each]
+            kernels, measured = self._kernels(captured, found)
+            plan = self._with_times(captured, _assembled(captured, found, kernels, measured))
+            self._say("whole model")
+            tuned = self._compiled(plan) if plan != unfused else baseline
+            before, after = self._compared(baseline, tuned)
+        if after >= before:
+            plan, after = unfused, before
+        self._show(1.0, "done")
+        seconds = {**self._clock.seconds, "total": self._clock.passed}
+        return Tuned(plan, before, after, seconds, dict(self._trials))
+
+    # ---- stage 1
+
+    def _searched(self, region: Region) -> Search | None:
+        self._say(f"{region.length} operators x {len(region.starts)}")
+        return search(region, self._measured, self._random, self._note)
+
+    def _note(self, found: Search, move: Move) -> None:
+        self._trials[move.name] += 1
+        self._say(f"{found.us:.0f} us, {move.name}")
+
+    def _measured(self, region: Region, plan: Plan) -> float | None:
+        if self._clock.over:
+            return None
+        captured = self._clock.timed("capture", region.captured)
+        call = self._compile(program_of(captured, plan), region.inputs, None)
+        return self._time(call, captured.device)
+
+    # ---- stage 2
+
+    def _kernels(
+        self, captured: Captured, found: Sequence[Search]
+    ) -> tuple[dict[int, str], dict[int, float]]:
+        """Kernels of attentions and of fused segments, those with the largest gain first."""
+        kernels: dict[int, str] = {}
+        measured: dict[int, float] = {}
+        self._attentions(captured, kernels, measured)
+        for each in sorted(found, key=lambda each: -each.gain):
+            self._segments(each, kernels)
+        return kernels, measured
+
+    def _segments(self, found: Search, kernels: dict[int, str]) -> None:
+        region, best = found.region, found.best
+        for place, names in _alternatives(region, best).items():
+            for name in names:
+                took = self._measured(region, best.with_kernels({**best.kernels, place: name}))
+                if took is None:
+                    return
+                self._trials["kernel"] += 1
+                if took <= GAIN * found.us:
+                    best = best.with_kernels({**best.kernels, place: name})
+                    found.best, found.times[best.key] = best, took
+        for start in region.starts:
+            kernels.update({start + place: name for place, name in best.kernels.items()})
+
+    def _attentions(
+        self, captured: Captured, kernels: dict[int, str], measured: dict[int, float]
+    ) -> None:
+        """Equal ones are timed once."""
+        known: dict[Any, tuple[str, float]] = {}
+        for place, site in captured.sites.items():
+            if site.prepared is None:
+                continue
+            args = random_arguments(site)
+            key = (id(site.prepared), args.call, args.scale, site.bias is None)
+            if key not in known:
+                if self._clock.over:
+                    return
+                self._say(f"attention: {site.prepared.mask}"[:60])
+                known[key] = self._best_attention(site)
+            kernels[place], measured[place] = known[key]
+
+    def _best_attention(self, site: Site) -> tuple[str, float]:
+        best = usual(site)
+        least = self._attention_us(site, best)
+        for candidate in choices(site):
+            if candidate == best or self._clock.over:
+                continue
+            try:
+                took = self._attention_us(site, candidate)
+            except (RuntimeError, NotImplementedError):
+                continue  # not in this build of torch
+            self._trials["attention"] += 1
+            if took <= GAIN * least:
+                best, least = candidate, took
+        return str(best), least
+
+    def _attention_us(self, site: Site, candidate: Candidate) -> float:
+        assert site.prepared is not None, "torch's own is not timed"
+        args = random_arguments(site)
+        run = plan_of(site.prepared, candidate, args).run
+        rest = (args.bias, args.scale, 0.0)
+        return self._time(lambda: run(args.q, args.k, args.v, *rest), site.prepared.device)
+
+    def _with_times(self, captured: Captured, plan: Plan) -> Plan:
+        """The plan with the times of its segments, as far as the budget goes: for `explain`."""
+        measured = dict(plan.measured)
+        for region in segment_regions(captured, plan):
+            kernel = {0: plan.kernels[region.starts[0]]} if region.starts[0] in plan.kernels else {}
+            took = self._measured(region, Plan(region.length, 0, kernel))
+            if took is None:
+                break
+            measured.update(dict.fromkeys(region.starts, took))
+        return replace(plan, measured=measured)
+
+    # ---- the whole model
+
+    def _compared(self, first: Any, second: Any) -> tuple[float, float]:
+        """Microseconds of both, timed by turns."""
+        if first is second:
+            took = self._time(first, self._device)
+            return took, took
+        calls = (first, second)
+        times = [tuple(self._time(call, self._device) for call in calls) for _ in range(ROUNDS)]
+        return min(a for a, _ in times), min(b for _, b in times)
+
+    def _captured(self) -> Captured:
+        options = self._options
+        found = capture(self._module, self._inputs, options.mask, attention=options.attention)
+        self._device = found.device
+        return found
+
+    def _compiled(self, plan: Plan) -> Callable[[], Any]:
+        captured = self._clock.timed("capture", self._captured)
+        return self._compile(program_of(captured, plan), self._inputs, self._options.mode)
+
+    def _compile(
+        self, program: Program, inputs: Sequence[Any], mode: str | None
+    ) -> Callable[[], Any]:
+        rest = (self._options.remainder, mode, program.device)
+        run = self._clock.timed("compile", lambda: compile_rest(program.module, inputs, *rest))
+        graphs = mode in GRAPHS
+
+        def call() -> Any:
+            if graphs:  # as torch.compile does before a call: graphs of the last one are free
+                torch._dynamo.mutation_guard.GenerationTracker.generation += 1
+            program.weights.refresh(inputs)
+            return run(*inputs)
+
+        self._clock.timed("compile", call)  # kernels are loaded at a first call
+        return call
+
+    def _time(self, call: Callable[[], Any], device: torch.device) -> float:
+        graphs = self._options.mode in GRAPHS
+        took: float = self._clock.timed("measure", lambda: self._timer(call, device, graphs))
+        return took
+
+    def _say(self, what: str) -> None:
+        self._show(min(1.0, self._clock.passed / self._clock.budget), what)
+
+
+def microseconds(call: Callable[[], Any], device: torch.device, graphs: bool) -> float:
+    """Of a call: of the device in CUDA graphs, else of device or host, whichever is behind.
+
+    On a CPU, which others use as well, the fastest of a few calls.
+    """
+    name = str(device)
+    first = benchmark_kernel(call, warmup=1, iters=3, device=name)
+    iters = max(5, min(50, int(30 / max(first.median_ms, 1e-3))))
+    timing = benchmark_kernel(call, warmup=0, iters=iters, device=name)
+    if device.type == "cpu":
+        return 1e3 * min(first.low_ms, timing.low_ms)
+    return 1e3 * (timing.median_ms if graphs else max(timing.median_ms, timing.host_ms))
+
+
+def _alternatives(region: Region, plan: Plan) -> dict[int, list[str]]:
+    """Backends that may compute the fused segments of a region, by their first operators."""
+    captured = region.captured()
+    steps = program_of(captured, plan).steps
+    names = {step.segment.places.start: kernels_of(step.segment, captured.device) for step in steps}
+    return {place: found for place, found in names.items() if len(found) > 1}
+
+
+def _assembled(
+    captured: Captured,
+    found: Sequence[Search],
+    kernels: dict[int, str],
+    measured: dict[int, float],
+) -> Plan:
+    """Plans of regions put together, for all their copies."""
+    cuts = set(range(len(captured.operators) - 1))
+    for each in found:
+        inner = {i for i in range(each.best.boundaries) if not each.best.cuts >> i & 1}
+        for start in each.region.starts:
+            cuts -= {start + i for i in inner}
+    return Plan(len(captured.operators), sum(1 << i for i in cuts), kernels, measured)
