@@ -137,19 +137,23 @@ def error_of(got: Tensor, want: Tensor) -> float:
 
 def timed(call: Callable[[], Any], device: str, iters: int) -> Timing:
     """Milliseconds of a call among others of its kind: what the device or the host needs."""
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     samples = []
     for _ in range(5):
-        synchronize()
+        _finish(device)
         start = time.perf_counter()
         for _ in range(iters):
             call()
         issued = time.perf_counter() - start
-        synchronize()
+        _finish(device)
         samples.append((1e3 * (time.perf_counter() - start) / iters, 1e3 * issued / iters))
     low, median, high = np.quantile([ms for ms, _ in samples], (0.1, 0.5, 0.9))
     host = float(np.median([ms for _, ms in samples]))
     return Timing(float(median), float(low), float(high), host, 5 * iters)
+
+
+def _finish(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def kernels(call: Callable[[], Any], device: str) -> dict[str, float]:
@@ -158,8 +162,7 @@ def kernels(call: Callable[[], Any], device: str) -> dict[str, float]:
     kinds = [activity.CPU] + ([activity.CUDA] if device == "cuda" else [])
     with torch.profiler.profile(activities=kinds) as profile:
         call()
-        if device == "cuda":
-            torch.cuda.synchronize()
+        _finish(device)
     found = kernel_times(profile.key_averages())
     longest = {f"kernel {kernel.name[:80]}": float(kernel.calls) for kernel in found[:KERNELS]}
     return {"kernels": float(sum(kernel.calls for kernel in found)), **longest}

@@ -60,16 +60,18 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """attention_mask: T5's bias of positions; all other models pass None."""
+    """position_bias: T5's, which some versions of transformers pass as attention_mask."""
+    bias = attention_mask if position_bias is None else position_bias
     causal = getattr(module, "is_decoder", False) and not _is_cross(module)
     if _is_cross(module):
         out = F.scaled_dot_product_attention(query, key, value, scale=scaling)
     elif CURRENT.blocks is not None:
-        out = _flex(query, key, value, attention_mask, scaling, causal)
+        out = _flex(query, key, value, bias, scaling, causal)
     else:
-        out = _dense(query, key, value, attention_mask, scaling, causal)
+        out = _dense(query, key, value, bias, scaling, causal)
     return out.transpose(1, 2).contiguous(), None
 
 
