@@ -14,7 +14,17 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import codes, compare, decode, engine, masked, ops, planning, quality
+from benchmarks.reports import (
+    codes,
+    compare,
+    decode,
+    engine,
+    fusion,
+    masked,
+    ops,
+    planning,
+    quality,
+)
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
@@ -72,6 +82,8 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
+        "fusion": partial(own, fusion.means, files="fusion", only="fusion"),
+        "fusion-points": partial(own, fusion.points, files="fusion", only="fusion"),
         "planned": planning.errors,
         "planned-before": planning.errors_before,
         "planned-latency": planning.latencies,

@@ -43,8 +43,9 @@ def model(
         seconds = _seconds(budget)
         shapes = [_shape(text) for text in shape]
         where = tuned_device(device)
+        of_weights = tuned_dtype(dtype, where)
         for batch, n in shapes:
-            _tune(name, batch, n, mask, seconds, mode, where, tuned_dtype(dtype, where), seed)
+            _tune(name, batch, n, mask, seconds, mode, where, of_weights, seed)
 
 
 def _tune(

@@ -37,6 +37,11 @@ class Site:
     own: Mask | None = None
 
     @property
+    def density(self) -> float:
+        """The share of pairs that are computed."""
+        return 1.0 if self.prepared is None else self.prepared.facts((64, 64)).density
+
+    @property
     def description(self) -> str:
         if self.prepared is not None:
             bias = " and a bias" if self.bias is not None else ""

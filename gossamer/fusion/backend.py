@@ -16,7 +16,7 @@ from gossamer.fusion.patterns import tensor_of
 from gossamer.fusion.plan import Plan
 from gossamer.fusion.prepared_weights import Watch
 from gossamer.fusion.program import Program, program_of
-from gossamer.fusion.remainder import REMAINDERS, compile_rest, who_compiles
+from gossamer.fusion.remainder import MODES, REMAINDERS, compile_rest, who_compiles
 from gossamer.masks import DenseMask, Mask
 from gossamer.ops.checks import one_of
 
@@ -48,6 +48,8 @@ class Options:
             name = type(self.mask).__name__
             raise TypeError(f"mask is {name}; must be a gossamer.masks.Mask or a bool tensor")
         one_of("remainder", self.remainder, REMAINDERS)
+        if self.mode is not None:
+            one_of("mode", self.mode, MODES)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Options":

@@ -39,6 +39,7 @@ def _row(program: "Program", step: "Step") -> tuple[str, ...]:
     site = program.sites.get(step.segment.places.start)
     if site is not None:
         why = site.description
+        predicted *= site.density
     return (
         step.kinds,
         "x".join(map(str, last.shape)),

@@ -7,6 +7,8 @@ import torch
 from torch.fx import GraphModule
 
 REMAINDERS = ("auto", "inductor", "eager")
+GRAPHS = ("reduce-overhead", "max-autotune")  # those with CUDA graphs
+MODES = ("default", *GRAPHS, "max-autotune-no-cudagraphs")
 
 
 def who_compiles(remainder: str, device: torch.device | None) -> str:

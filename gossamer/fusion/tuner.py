@@ -19,10 +19,9 @@ from gossamer.fusion.capture import Captured, capture
 from gossamer.fusion.plan import Plan
 from gossamer.fusion.program import Program, kernels_of, program_of
 from gossamer.fusion.regions import Region, regions_of, segment_regions
-from gossamer.fusion.remainder import compile_rest
+from gossamer.fusion.remainder import GRAPHS, compile_rest
 from gossamer.fusion.search import GAIN, Move, Search, search
 
-GRAPHS = ("reduce-overhead", "max-autotune")  # modes of torch.compile with CUDA graphs
 ROUNDS = 3  # of the whole model, plans by turns
 RESERVE = 1.5  # of what compiling the whole model took, kept for the plan that is found
 
@@ -102,7 +101,10 @@ class Tuner:
             unfused = Plan.unfused(len(captured.operators))
             begun = self._clock.passed
             baseline = self._compiled(unfused)
-            self._clock.reserved = RESERVE * (self._clock.passed - begun) + 0.1
+            compiled = self._clock.passed - begun
+            self._time(baseline, self._device)
+            timed = self._clock.passed - begun - compiled
+            self._clock.reserved = RESERVE * compiled + 2 * ROUNDS * timed
             found = [each for each in map(self._searched, regions_of(captured)) if each]
             kernels, measured = self._kernels(captured, found)
             plan = self._with_times(captured, _assembled(captured, found, kernels, measured))
