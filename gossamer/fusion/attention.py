@@ -76,14 +76,18 @@ class Sites:
         found = combined(site, own)
         written_out = name_of(attention.out) != "sdpa"
         worth = own is not None or attention.mask is not None or written_out
-        fits = q[3] in HEAD_DIMS and self._lies_well(attention)
+        fits = self._fits(attention)
         if found is None or not worth or not fits or not self.replace:
             return Site(attention, None, own=own)
         return Site(attention, self._prepare(found, q[2], k[2]), site.bias)
 
-    def _lies_well(self, attention: Attention) -> bool:
+    def _fits(self, attention: Attention) -> bool:
+        """Whether masked attention takes these arguments; SDPA broadcasts batches, for example."""
+        q, k, v = (shape_of(node) for node in (attention.q, attention.k, attention.v))
         tensors = [tensor_of(node) for node in (attention.q, attention.k, attention.v)]
-        return all(x is not None and x.stride(-1) == 1 for x in tensors)
+        like = k == v and q[0] == k[0] and q[3] == k[3] and q[1] % k[1] == 0
+        known = q[3] in HEAD_DIMS and len({x.dtype for x in tensors if x is not None}) == 1
+        return like and known and all(x is not None and x.stride(-1) == 1 for x in tensors)
 
     def _prepare(self, mask: Mask, q_len: int, kv_len: int) -> PreparedMask:
         key = (mask, q_len, kv_len)

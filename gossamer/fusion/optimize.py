@@ -46,11 +46,7 @@ class OptimizedModel:
             return self._compiled(*args, **kwargs)
         if self.budget is not None:
             tune_model(self.model, args, kwargs, self._options, self.budget)
-        # Dynamo would give up after 8 shapes, and run the model as it is.
-        limit = len(self._shapes) + MOST_RECOMPILES
-        with torch._dynamo.config.patch(
-            recompile_limit=limit, accumulated_recompile_limit=8 * limit
-        ):
+        with torch._dynamo.config.patch(_limits(len(self._shapes))):
             out = self._compiled(*args, **kwargs)
         self._shapes.add(shapes)
         if self._options.mask is not None:
@@ -72,6 +68,15 @@ class OptimizedModel:
     def _check_mask_applied(self) -> None:
         if not any(program.sites for program in self._programs):
             raise ValueError("a mask is set, and no attention was found in the model")
+
+
+def _limits(shapes: int) -> dict[str, int]:
+    """So that a new shape is compiled: Dynamo gives up after 8, and runs the model as it is."""
+    config, most = torch._dynamo.config, shapes + MOST_RECOMPILES
+    return {
+        "recompile_limit": max(config.recompile_limit, most),
+        "accumulated_recompile_limit": max(config.accumulated_recompile_limit, 8 * most),
+    }
 
 
 def _shapes(args: Any, kwargs: Any) -> Any:
