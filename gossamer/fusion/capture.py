@@ -10,10 +10,12 @@ from torch import SymInt, Tensor, nn
 from torch.fx import GraphModule, Node
 
 from gossamer.fusion.attention import Site, Sites
+from gossamer.fusion.attention_patterns import unrecognised_attention
 from gossamer.fusion.constants import Constants, static_inputs
 from gossamer.fusion.legality import Limits
-from gossamer.fusion.operators import Attention, Operator, operators_of, unrecognised_attention
+from gossamer.fusion.operators import Attention, Operator
 from gossamer.fusion.patterns import argument, name_of, tensor_of, value_of
+from gossamer.fusion.recognition import operators_of
 from gossamer.masks import Mask
 from gossamer.ops.checks import FLOAT_DTYPES
 

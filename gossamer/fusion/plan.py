@@ -19,7 +19,7 @@ class Plan:
 
     operators: int
     cuts: int
-    kernels: Mapping[int, str] = field(default_factory=dict)
+    kernels: Mapping[int, str] = field(default_factory=dict, hash=False)
     measured: Mapping[int, float] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,10 +1,9 @@
 """The tuner: the best plan of a graph that can be found by timing within a budget."""
 
 import random
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,21 +11,20 @@ from torch.fx import GraphModule
 
 from gossamer.attention.candidates import Candidate
 from gossamer.attention.plans import plan_of
-from gossamer.bench.timing import benchmark_kernel
 from gossamer.fusion.attention import Site, choices, random_arguments, usual
 from gossamer.fusion.backend import Options
 from gossamer.fusion.capture import Captured, capture
+from gossamer.fusion.cost import predicted_plan
 from gossamer.fusion.plan import Plan
 from gossamer.fusion.program import Program, kernels_of, program_of
 from gossamer.fusion.regions import Region, regions_of, segment_regions
 from gossamer.fusion.remainder import GRAPHS, compile_rest
 from gossamer.fusion.search import GAIN, Move, Search, search
+from gossamer.fusion.timing import Clock, Show, Timer, microseconds
 
 ROUNDS = 3  # of the whole model, plans by turns
+STAGE_2 = 0.2  # of the budget, kept for kernels
 RESERVE = 1.5  # of what compiling the whole model took, kept for the plan that is found
-
-Show = Callable[[float, str], None]  # share of the budget that is spent, and what goes on
-Timer = Callable[[Callable[[], Any], torch.device, bool], float]
 
 
 @dataclass(frozen=True)
@@ -49,32 +47,6 @@ class Tuned:
         }
 
 
-@dataclass
-class Clock:
-    """The budget, and where it goes."""
-
-    budget: float
-    started: float = field(default_factory=time.perf_counter)
-    reserved: float = 0.0
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    @property
-    def passed(self) -> float:
-        return time.perf_counter() - self.started
-
-    @property
-    def over(self) -> bool:
-        return self.passed + self.reserved >= self.budget
-
-    def timed(self, what: str, call: Callable[[], Any]) -> Any:
-        """The result; its time is noted."""
-        begun = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.seconds[what] += time.perf_counter() - begun
-
-
 class Tuner:
     """For one graph. Everything is timed on the device, with the model's own weights."""
 
@@ -95,27 +67,43 @@ class Tuner:
         self._trials: Counter[str] = Counter()
 
     def run(self) -> Tuned:
-        """Unfused first, then regions, then kernels; the plan that is returned is not slower."""
+        """Unfused first, then regions, then kernels.
+
+        What is returned is no slower than unfused, nor than the predicted plan if there is time.
+        """
         with torch.no_grad():
             captured = self._clock.timed("capture", self._captured)
             unfused = Plan.unfused(len(captured.operators))
-            begun = self._clock.passed
-            baseline = self._compiled(unfused)
-            compiled = self._clock.passed - begun
-            self._time(baseline, self._device)
-            timed = self._clock.passed - begun - compiled
-            self._clock.reserved = RESERVE * compiled + 2 * ROUNDS * timed
-            found = [each for each in map(self._searched, regions_of(captured)) if each]
-            kernels, measured = self._kernels(captured, found)
-            plan = self._with_times(captured, _assembled(captured, found, kernels, measured))
+            finalists = {unfused: self._first(unfused)}
+            plan = self._found(captured)
             self._say("whole model")
-            tuned = self._compiled(plan) if plan != unfused else baseline
-            before, after = self._compared(baseline, tuned)
-        if after >= before:
-            plan, after = unfused, before
+            for each in (plan, predicted_plan(captured)):
+                if each not in finalists and (each is plan or not self._clock.over):
+                    finalists[each] = self._compiled(each)
+            times = self._compared(finalists)
+        best = min(times, key=lambda each: times[each])  # the first of equals: unfused
         self._show(1.0, "done")
         seconds = {**self._clock.seconds, "total": self._clock.passed}
-        return Tuned(plan, before, after, seconds, dict(self._trials))
+        return Tuned(best, times[unfused], times[best], seconds, dict(self._trials))
+
+    def _first(self, unfused: Plan) -> Callable[[], Any]:
+        """The plan to beat, compiled; as much time is kept for the one that is found."""
+        begun = self._clock.passed
+        call = self._compiled(unfused)
+        compiled = self._clock.passed - begun
+        self._time(call, self._device)
+        timed = self._clock.passed - begun - compiled
+        self._clock.reserved = RESERVE * compiled + 3 * ROUNDS * timed
+        return call
+
+    def _found(self, captured: Captured) -> Plan:
+        """The best plans of regions, then the best kernels."""
+        reserved = self._clock.reserved
+        self._clock.reserved += STAGE_2 * max(0.0, self._clock.budget - reserved)
+        found = [each for each in map(self._searched, regions_of(captured)) if each]
+        self._clock.reserved = reserved
+        kernels, measured = self._kernels(captured, found)
+        return self._with_times(captured, _assembled(captured, found, kernels, measured))
 
     # ---- stage 1
 
@@ -213,14 +201,13 @@ class Tuner:
 
     # ---- the whole model
 
-    def _compared(self, first: Any, second: Any) -> tuple[float, float]:
-        """Microseconds of both, timed by turns."""
-        if first is second:
-            took = self._time(first, self._device)
-            return took, took
-        calls = (first, second)
-        times = [tuple(self._time(call, self._device) for call in calls) for _ in range(ROUNDS)]
-        return min(a for a, _ in times), min(b for _, b in times)
+    def _compared(self, calls: Mapping[Plan, Callable[[], Any]]) -> dict[Plan, float]:
+        """Microseconds of each, timed by turns."""
+        times: dict[Plan, list[float]] = {plan: [] for plan in calls}
+        for _ in range(ROUNDS):
+            for plan, call in calls.items():
+                times[plan].append(self._time(call, self._device))
+        return {plan: min(found) for plan, found in times.items()}
 
     def _captured(self) -> Captured:
         options = self._options
@@ -255,20 +242,6 @@ class Tuner:
 
     def _say(self, what: str) -> None:
         self._show(min(1.0, self._clock.passed / self._clock.budget), what)
-
-
-def microseconds(call: Callable[[], Any], device: torch.device, graphs: bool) -> float:
-    """Of a call: of the device in CUDA graphs, else of device or host, whichever is behind.
-
-    On a CPU, which others use as well, the fastest of a few calls.
-    """
-    name = str(device)
-    first = benchmark_kernel(call, warmup=1, iters=3, device=name)
-    iters = max(5, min(50, int(30 / max(first.median_ms, 1e-3))))
-    timing = benchmark_kernel(call, warmup=0, iters=iters, device=name)
-    if device.type == "cpu":
-        return 1e3 * min(first.low_ms, timing.low_ms)
-    return 1e3 * (timing.median_ms if graphs else max(timing.median_ms, timing.host_ms))
 
 
 def _alternatives(region: Region, plan: Plan) -> dict[int, list[str]]:

@@ -11,7 +11,8 @@ from torch.fx import GraphModule
 from gossamer.fusion.backend import Options, subject_of
 from gossamer.fusion.cache import PlanCache
 from gossamer.fusion.capture import NotFusibleError, capture, copied
-from gossamer.fusion.tuner import Show, Timer, Tuned, Tuner
+from gossamer.fusion.timing import Show, Timer
+from gossamer.fusion.tuner import Tuned, Tuner
 
 Recorded = tuple[GraphModule, tuple[Any, ...]]
 

@@ -28,7 +28,7 @@ def invoke(*arguments):
 
 
 def test_a_plan_is_kept_and_listed(model):
-    shapes = ("--shape", "2x24", "--shape", "1x16", "--budget", "2s")
+    shapes = ("--shape", "2x24", "--shape", "1x16", "--budget", "0.5s")
     result = invoke("model", model, *shapes, "--mask", "sliding", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert f"{model} 2x24: " in result.output

@@ -2,9 +2,8 @@
 
 import json
 import logging
+import multiprocessing
 import sqlite3
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -84,18 +83,22 @@ def test_a_truncated_file_is_no_plan(cache, caplog):
 
 
 def test_concurrent_writers(cache):
-    """Threads here and a process besides: everything is there afterwards."""
-    script = (
-        "from tests.fusion.test_cache import *\n"
-        f"cache = PlanCache(__import__('pathlib').Path({str(cache.path)!r}))\n"
-        "assert all(cache.put(replace(SUBJECT, graph=f'p{i}'), PLAN, FACTS) for i in range(20))"
-    )
-    other = subprocess.Popen([sys.executable, "-c", script])
-    with ThreadPoolExecutor(4) as pool:
-        subjects = [replace(SUBJECT, graph=str(i)) for i in range(40)]
-        assert all(pool.map(lambda subject: cache.put(subject, PLAN, FACTS), subjects))
-    assert other.wait(60) == 0
-    assert len(cache.entries()) == 60
+    """Threads here and processes besides: everything is there afterwards."""
+    fork = multiprocessing.get_context("fork")
+    others = [fork.Process(target=write, args=(cache, f"process {i}")) for i in range(2)]
+    for other in others:
+        other.start()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda i: write(cache, f"thread {i}"), range(3)))
+    for other in others:
+        other.join(60)
+        assert other.exitcode == 0
+    assert len(cache.entries()) == 5 * 15
+
+
+def write(cache, name):
+    for i in range(15):
+        assert cache.put(replace(SUBJECT, graph=f"{name} {i}"), PLAN, FACTS)
 
 
 def test_signatures_of_masks():
