@@ -80,7 +80,7 @@ def gossamer(
         return Compiled(module, example_inputs, given, report)
     except NotFusibleError as reason:
         if given.mask is not None:
-            raise ValueError(f"a mask is set, and this graph cannot have it: {reason}") from None
+            raise ValueError(f"a mask is set, and this graph cannot have it: {reason}") from reason
         log.warning("nothing is fused: %s", reason)
         return compile_rest(module, example_inputs, given.remainder, given.mode, _place(module))
 
@@ -108,7 +108,11 @@ class Compiled:
         options = self._options
         captured = capture(self._module, example_inputs, options.mask, attention=options.attention)
         self._masks = _watched(captured)
-        self._program = program_of(captured, _plan(captured, options))
+        plan = _plan(captured, options)
+        try:
+            self._program = program_of(captured, plan)
+        except (TypeError, ValueError, RuntimeError) as error:  # of an op that refuses arguments
+            raise NotFusibleError(f"{type(error).__name__}: {error}") from error
         self._report(self._program)
         self._run = compile_rest(
             *(self._program.module, example_inputs, options.remainder, options.mode),
