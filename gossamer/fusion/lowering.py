@@ -66,13 +66,15 @@ def lower_segment(
 
 def describe_new(graph: Graph, known: set[Node]) -> None:
     """Note what nodes look like that are not known yet, which also checks their arguments."""
+    new = [node for node in graph.nodes if node not in known]
+    if not new:
+        return
     values = [value_of(n) for n in graph.find_nodes(op="placeholder")]
     # Not `detect_fake_mode`, which finds the one that is made for the backend.
     mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
-    for node in graph.nodes:
-        if node not in known:
-            known.add(node)
-            _describe(node, mode)
+    for node in new:
+        _describe(node, mode)
+    known.update(new)
 
 
 def _describe(node: Node, mode: FakeTensorMode) -> None:

@@ -82,9 +82,13 @@ def _limits(shapes: int) -> dict[str, int]:
 def _shapes(args: Any, kwargs: Any) -> Any:
     """What a call is compiled for: shapes and dtypes of tensors, and other values."""
     leaves, structure = tree_flatten((args, kwargs))
-    return structure, tuple(
-        (x.shape, x.dtype, x.device) if isinstance(x, Tensor) else repr(x) for x in leaves
-    )
+    return structure, tuple(map(_looks, leaves))
+
+
+def _looks(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device
+    return value if isinstance(value, (bool, int, float, str, type(None))) else type(value)
 
 
 def optimize(

@@ -1,8 +1,7 @@
 """A captured graph under a plan, ready to run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -96,19 +95,10 @@ def _candidate(site: Site, chosen: str | None) -> Candidate:
     return known[chosen] if chosen in known else usual(site)
 
 
-def kernels_of(segment: Segment, device: torch.device) -> list[str]:
-    """Backends that may compute a fused segment, other than the usual one."""
-    if segment.fusion is None or segment.fusion.op not in OPS:
+def other_kernels(segment: Segment, device: torch.device) -> list[str]:
+    """Backends that may compute a fused segment instead of the usual one; none on a CPU."""
+    if segment.fusion is None or segment.fusion.op not in OPS or device.type == "cpu":
         return []
-    return [b for b in OPS[segment.fusion.op].available(device.type) if b != "reference"]
-
-
-def run_eagerly(program: Program) -> Callable[..., Any]:
-    """Node by node."""
-    module, weights = program.module, program.weights
-
-    def run(*args: Any) -> Any:
-        weights.refresh(args)
-        return module(*args)
-
-    return run
+    op = OPS[segment.fusion.op]
+    usual_one = op.choose(device.type)
+    return [b for b in op.available(device.type) if b not in ("reference", usual_one)]

@@ -15,7 +15,7 @@ GAIN = 0.99  # a move is taken if it leaves no more of the time: less is noise
 
 @dataclass
 class Search:
-    """The best plan of a region until now. times: microseconds by plan key; move: the last one."""
+    """The best plan of a region until now. times: microseconds by plan key."""
 
     region: Region
     best: Plan
@@ -37,8 +37,11 @@ class Search:
 
 @dataclass(frozen=True)
 class Move:
-    """expand: operators join a segment; steal: they leave another one for it; split: a segment ends
-    up as single operators."""
+    """A plan next to another one.
+
+    expand: operators join a segment; steal: they leave another one for it; split: the operators of
+    a segment stand alone.
+    """
 
     name: str
     plan: Plan

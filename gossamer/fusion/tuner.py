@@ -16,7 +16,7 @@ from gossamer.fusion.backend import Options
 from gossamer.fusion.capture import Captured, capture
 from gossamer.fusion.cost import predicted_plan
 from gossamer.fusion.plan import Plan
-from gossamer.fusion.program import Program, kernels_of, program_of
+from gossamer.fusion.program import Program, other_kernels, program_of
 from gossamer.fusion.regions import Region, regions_of, segment_regions
 from gossamer.fusion.remainder import GRAPHS, compile_rest
 from gossamer.fusion.search import GAIN, Move, Search, search
@@ -136,18 +136,17 @@ class Tuner:
         return kernels, measured
 
     def _segments(self, found: Search, kernels: dict[int, str]) -> None:
-        region, best = found.region, found.best
-        for place, names in _alternatives(region, best).items():
-            for name in names:
-                took = self._measured(region, best.with_kernels({**best.kernels, place: name}))
-                if took is None:
-                    return
-                self._trials["kernel"] += 1
-                if took <= GAIN * found.us:
-                    best = best.with_kernels({**best.kernels, place: name})
-                    found.best, found.times[best.key] = best, took
+        region = found.region
+        for place, name in _alternatives(region, found.best):
+            plan = found.best.with_kernels({**found.best.kernels, place: name})
+            took = self._measured(region, plan)
+            if took is None:
+                break
+            self._trials["kernel"] += 1
+            if took <= GAIN * found.us:
+                found.best, found.times[plan.key] = plan, took
         for start in region.starts:
-            kernels.update({start + place: name for place, name in best.kernels.items()})
+            kernels.update({start + place: name for place, name in found.best.kernels.items()})
 
     def _attentions(
         self, captured: Captured, kernels: dict[int, str], measured: dict[int, float]
@@ -244,12 +243,15 @@ class Tuner:
         self._show(min(1.0, self._clock.passed / self._clock.budget), what)
 
 
-def _alternatives(region: Region, plan: Plan) -> dict[int, list[str]]:
-    """Backends that may compute the fused segments of a region, by their first operators."""
+def _alternatives(region: Region, plan: Plan) -> list[tuple[int, str]]:
+    """Other backends for the fused segments of a region, with their first operators."""
     captured = region.captured()
     steps = program_of(captured, plan).steps
-    names = {step.segment.places.start: kernels_of(step.segment, captured.device) for step in steps}
-    return {place: found for place, found in names.items() if len(found) > 1}
+    return [
+        (step.segment.places.start, name)
+        for step in steps
+        for name in other_kernels(step.segment, captured.device)
+    ]
 
 
 def _assembled(
