@@ -65,6 +65,7 @@ class Tuner:
         self._timer = timer or microseconds
         self._random = random.Random(seed)
         self._trials: Counter[str] = Counter()
+        self._times: dict[int, dict[str, float]] = {}  # of attentions, by candidate
 
     def run(self) -> Tuned:
         """Unfused first, then regions, then kernels.
@@ -81,10 +82,12 @@ class Tuner:
                 if each not in finalists and (each is plan or not self._clock.over):
                     finalists[each] = self._compiled(each)
             times = self._compared(finalists)
-        best = min(times, key=lambda each: times[each])  # the first of equals: unfused
+            best = min(times, key=lambda each: times[each])  # the first of equals: unfused
+            self._clock.reserved = 0.0
+            plan = self._with_times(captured, best)
         self._show(1.0, "done")
         seconds = {**self._clock.seconds, "total": self._clock.passed}
-        return Tuned(best, times[unfused], times[best], seconds, dict(self._trials))
+        return Tuned(plan, times[unfused], times[best], seconds, dict(self._trials))
 
     def _first(self, unfused: Plan) -> Callable[[], Any]:
         """The plan to beat, compiled; as much time is kept for the one that is found."""
@@ -102,8 +105,7 @@ class Tuner:
         self._clock.reserved += STAGE_2 * max(0.0, self._clock.budget - reserved)
         found = [each for each in map(self._searched, regions_of(captured)) if each]
         self._clock.reserved = reserved
-        kernels, measured = self._kernels(captured, found)
-        return self._with_times(captured, _assembled(captured, found, kernels, measured))
+        return _assembled(captured, found, self._kernels(captured, found))
 
     # ---- stage 1
 
@@ -124,16 +126,12 @@ class Tuner:
 
     # ---- stage 2
 
-    def _kernels(
-        self, captured: Captured, found: Sequence[Search]
-    ) -> tuple[dict[int, str], dict[int, float]]:
+    def _kernels(self, captured: Captured, found: Sequence[Search]) -> dict[int, str]:
         """Kernels of attentions and of fused segments, those with the largest gain first."""
-        kernels: dict[int, str] = {}
-        measured: dict[int, float] = {}
-        self._attentions(captured, kernels, measured)
+        kernels = self._attentions(captured)
         for each in sorted(found, key=lambda each: -each.gain):
             self._segments(each, kernels)
-        return kernels, measured
+        return kernels
 
     def _segments(self, found: Search, kernels: dict[int, str]) -> None:
         region = found.region
@@ -148,11 +146,10 @@ class Tuner:
         for start in region.starts:
             kernels.update({start + place: name for place, name in found.best.kernels.items()})
 
-    def _attentions(
-        self, captured: Captured, kernels: dict[int, str], measured: dict[int, float]
-    ) -> None:
-        """Equal ones are timed once."""
-        known: dict[Any, tuple[str, float]] = {}
+    def _attentions(self, captured: Captured) -> dict[int, str]:
+        """The fastest candidate of each; equal ones are timed once."""
+        kernels: dict[int, str] = {}
+        known: dict[Any, dict[str, float]] = {}
         for place, site in captured.sites.items():
             if site.prepared is None:
                 continue
@@ -160,25 +157,28 @@ class Tuner:
             key = (id(site.prepared), args.call, args.scale, site.bias is None)
             if key not in known:
                 if self._clock.over:
-                    return
+                    break
                 self._say(f"attention: {site.prepared.mask}"[:60])
-                known[key] = self._best_attention(site)
-            kernels[place], measured[place] = known[key]
+                known[key] = self._attention_times(site)
+            self._times[place] = times = known[key]
+            kernels[place] = min(times, key=lambda name: times[name])
+        return kernels
 
-    def _best_attention(self, site: Site) -> tuple[str, float]:
-        best = usual(site)
-        least = self._attention_us(site, best)
+    def _attention_times(self, site: Site) -> dict[str, float]:
+        """Microseconds by candidate, the selector's first; others count if they gain."""
+        first = usual(site)
+        times = {str(first): self._attention_us(site, first)}
         for candidate in choices(site):
-            if candidate == best or self._clock.over:
+            if candidate == first or self._clock.over:
                 continue
             try:
                 took = self._attention_us(site, candidate)
             except (RuntimeError, NotImplementedError):
                 continue  # not in this build of torch
             self._trials["attention"] += 1
-            if took <= GAIN * least:
-                best, least = candidate, took
-        return str(best), least
+            if took <= GAIN * times[str(first)]:
+                times[str(candidate)] = took
+        return times
 
     def _attention_us(self, site: Site, candidate: Candidate) -> float:
         assert site.prepared is not None, "torch's own is not timed"
@@ -189,7 +189,10 @@ class Tuner:
 
     def _with_times(self, captured: Captured, plan: Plan) -> Plan:
         """The plan with the times of its segments, as far as the budget goes: for `explain`."""
-        measured = dict(plan.measured)
+        measured: dict[int, float] = {}
+        for place, times in self._times.items():
+            name = plan.kernels.get(place, next(iter(times)))  # without one, the selector's
+            measured[place] = times[name]
         for region in segment_regions(captured, plan):
             kernel = {0: plan.kernels[region.starts[0]]} if region.starts[0] in plan.kernels else {}
             took = self._measured(region, Plan(region.length, 0, kernel))
@@ -254,16 +257,11 @@ def _alternatives(region: Region, plan: Plan) -> list[tuple[int, str]]:
     ]
 
 
-def _assembled(
-    captured: Captured,
-    found: Sequence[Search],
-    kernels: dict[int, str],
-    measured: dict[int, float],
-) -> Plan:
+def _assembled(captured: Captured, found: Sequence[Search], kernels: dict[int, str]) -> Plan:
     """Plans of regions put together, for all their copies."""
     cuts = set(range(len(captured.operators) - 1))
     for each in found:
         inner = {i for i in range(each.best.boundaries) if not each.best.cuts >> i & 1}
         for start in each.region.starts:
             cuts -= {start + i for i in inner}
-    return Plan(len(captured.operators), sum(1 << i for i in cuts), kernels, measured)
+    return Plan(len(captured.operators), sum(1 << i for i in cuts), kernels)
