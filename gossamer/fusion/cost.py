@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from gossamer.bench.timing import benchmark_kernel, copy_bandwidth
+from gossamer.bench.timing import benchmark_kernel
 from gossamer.fusion.capture import Captured
 from gossamer.fusion.kernels import fusion_of
 from gossamer.fusion.legality import why_illegal
@@ -43,13 +43,12 @@ def speed_of(device: torch.device, dtype: torch.dtype) -> Speed:
     small = torch.zeros(8, device=device)
     gemm = benchmark_kernel(torch.mm, a, b, warmup=2, iters=5)
     launch = benchmark_kernel(torch.neg, small, warmup=3, iters=20)
-    bandwidth = copy_bandwidth(str(device)) if device.type == "cuda" else _cpu_bandwidth()
-    return Speed(bandwidth, 2e-9 * n**3 / gemm.median_ms, 1e3 * launch.median_ms)
+    return Speed(_bandwidth(device), 2e-9 * n**3 / gemm.median_ms, 1e3 * launch.median_ms)
 
 
-def _cpu_bandwidth() -> float:
-    """As `copy_bandwidth`, of fewer bytes: a plan is not to wait for half a second."""
-    source = torch.ones(1 << 23)
+def _bandwidth(device: torch.device) -> float:
+    """As `copy_bandwidth`, of fewer bytes: a plan is not to wait for it, nor to need gigabytes."""
+    source = torch.ones(1 << (26 if device.type == "cuda" else 23), device=device)
     timing = benchmark_kernel(torch.zeros_like(source).copy_, source, warmup=1, iters=5)
     return 2 * source.nbytes / timing.median_ms / 1e6
 
