@@ -15,6 +15,7 @@ FLOORS = [
     {"bench", "masks"},
     {"kit"},
     {"attention", "layers"},
+    {"fusion"},
     {"kv"},
     {"diagnosis", "models"},
     {"engine"},

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.suites.masked_cases import OP
+from benchmarks.suites.masked_cases import OP, mask_named
 from gossamer.attention.candidates import Call, Candidate
 from gossamer.attention.coefficient_files import Coefficients, write
 from gossamer.attention.cost import TileFacts
@@ -21,7 +21,7 @@ from gossamer.attention.fitting import Sample, by_mask, fit, held_out
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 from gossamer.cli.options import one_line_errors
-from gossamer.masks import TileMap, named
+from gossamer.masks import TileMap
 
 H200 = RESULTS / "nvidia-h200"
 PLACES = 132  # SMs of an H200
@@ -29,8 +29,8 @@ SDPA = {"sdpa_flash": "sdpa flash", "sdpa_cudnn": "sdpa cudnn", "sdpa_mask": "sd
 
 
 @functools.cache
-def facts_of(mask: str, n: int, tile: tuple[int, int]) -> TileFacts:
-    return TileFacts.of(TileMap.build(named(mask, n), n, n, tile))
+def facts_of(mask: str, n: int, heads: int, tile: tuple[int, int]) -> TileFacts:
+    return TileFacts.of(TileMap.build(mask_named(mask, n, heads), n, n, tile))
 
 
 def candidate_of(record: Record) -> Candidate | None:
@@ -51,7 +51,7 @@ def samples_of(records: Iterable[Record]) -> list[Sample]:
         batch, heads, n, head_dim = record.shape
         size = int(re.sub(r"\D", "", record.dtype)) // 8
         call = Call(batch, heads, heads, n, n, head_dim, size)
-        facts = facts_of(mask, n, candidate.facts_tile)
+        facts = facts_of(mask, n, heads, candidate.facts_tile)
         point = f"{mask} {batch}x{heads}x{n}x{head_dim} {record.dtype}"
         samples.append(Sample(point, candidate, call, facts, record.median_ms * 1e3))
     return samples

@@ -14,7 +14,18 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import codes, compare, decode, engine, loads, masked, ops, planning, quality
+from benchmarks.reports import (
+    codes,
+    compare,
+    decode,
+    engine,
+    fusion,
+    loads,
+    masked,
+    ops,
+    planning,
+    quality,
+)
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
@@ -73,6 +84,8 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
         "loads": loads.loads,
+        "fusion": partial(own, fusion.means, files="fusion", only="fusion"),
+        "fusion-points": partial(own, fusion.points, files="fusion", only="fusion"),
         "planned": planning.errors,
         "planned-later": planning.errors_later,
         "planned-before": planning.errors_before,

@@ -45,7 +45,8 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     n, device = q.shape[2], q.device
     mask = mask.to(device)
     index = torch.arange(n, device=device, dtype=torch.int32)
-    zero = torch.zeros((), device=device, dtype=torch.int32)
+    heads = torch.arange(q.shape[1], device=device, dtype=torch.int32)[:, None, None]
+    element = torch.zeros((), device=device, dtype=torch.int32)  # masks are the same for all
     rows = max(1, ORACLE_BYTES // (8 * q.shape[1] * n))
     out = torch.empty(q.shape, dtype=torch.float64, device=device)
     for b in range(q.shape[0]):
@@ -53,7 +54,8 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         for start in range(0, n, rows):
             part = slice(start, start + rows)
             scores = q[b, :, part].double() @ keys
-            scores.masked_fill_(~mask.predicate(zero, zero, index[part, None], index), -torch.inf)
+            seen = mask.predicate(element, heads, index[part, None], index)
+            scores.masked_fill_(~seen, -torch.inf)
             out[b, :, part] = scores.softmax(-1) @ values
     return out
 

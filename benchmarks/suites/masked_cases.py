@@ -17,7 +17,17 @@ from torch.nn import functional as F
 
 from benchmarks.suites.calls import first_result
 from gossamer.bench.suite import Case, Suite
-from gossamer.masks import Mask, TileMap, named
+from gossamer.masks import (
+    Causal,
+    Mask,
+    PrefixLM,
+    Sliding,
+    Streaming,
+    Strided,
+    TileMap,
+    named,
+    per_head,
+)
 from gossamer.masks.work import piece_limit, work_list
 from gossamer.ops import OPS, masked_attention
 from gossamer.ops.checks import FLOAT_DTYPES
@@ -29,6 +39,22 @@ HEADS = 12
 STOF = ("stof-sliding", "stof-dilated", "stof-longformer", "stof-bigbird")
 # Others: dense ones, far blocks, long rows next to short ones, many patterns.
 OTHERS = ("full", "causal", "bigbird", "strided", "streaming", "documents", "prefix-lm")
+# Families beside the presets, by length and heads: a prefix that everybody sees, packed documents,
+# and heads that look in different ways.
+FAMILIES: dict[str, Callable[[int, int], Mask]] = {
+    "prefix-lm-quarter": lambda n, heads: PrefixLM(n // 4),
+    "documents-8": lambda n, heads: named("documents", n, count=8),
+    "documents-32": lambda n, heads: named("documents", n, count=32),
+    "heads-mixed": lambda n, heads: per_head(
+        [_HEADS[i * len(_HEADS) // heads](n) for i in range(heads)]
+    ),
+}
+_HEADS: tuple[Callable[[int], Mask], ...] = (
+    lambda n: Sliding.causal(256),
+    lambda n: Streaming(4, 508),
+    lambda n: Causal() & Strided(64),
+    lambda n: Causal(),
+)
 TILES = {"cuda": CUDA_TILES, "triton": ((64, 64), (128, 64))}
 LEAST_KEYS = (128, 256, 512)  # of a piece of a row
 SUITE_TILE, SUITE_LEAST_KEYS = (64, 64), 256
@@ -64,7 +90,12 @@ class Point:
         return int(4 * self.batch * self.heads * self.head_dim * pairs)
 
     def build_mask(self) -> Mask:
-        return named(self.mask, self.n)
+        return mask_named(self.mask, self.n, self.heads)
+
+
+def mask_named(name: str, n: int, heads: int) -> Mask:
+    """One of the families above, or a preset."""
+    return FAMILIES[name](n, heads) if name in FAMILIES else named(name, n)
 
 
 def headline() -> Iterator[Point]:
@@ -94,13 +125,24 @@ def shapes() -> Iterator[Point]:
     yield from (p for p in points if (p.mask, p.shape) not in known)
 
 
+def families() -> Iterator[Point]:
+    """Masks of other kinds, against FlexAttention."""
+    for batch, heads, n, head_dim in (
+        (4, 16, 4096, 128),
+        (1, HEADS, 4096, 64),
+        (16, HEADS, 1024, 64),
+    ):
+        for mask in FAMILIES:
+            yield Point(mask, batch, n, head_dim, heads, flex=True, sdpa=True)
+
+
 def quick() -> Iterator[Point]:
     """A glance: does everything run?"""
     for mask in ("stof-longformer", "causal"):
         yield Point(mask, 2, 512, heads=4, flex=True, sdpa=True)
 
 
-POINTS = {"headline": headline, "shapes": shapes, "quick": quick}
+POINTS = {"headline": headline, "shapes": shapes, "families": families, "quick": quick}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import torch
 from tests.docs.snippets import page, snippets
 
 PAGES = (
+    "docs/fusion.md",
     "docs/kv-cache.md",
     "docs/masked-attention.md",
     "docs/masks.md",
