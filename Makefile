@@ -56,9 +56,8 @@ bench-transformers: $(VENV)/installed ## time transformers' generate with its ow
 quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small model, and other methods; ARGS="--device cuda" on a GPU
 	$(BIN)/python -m benchmarks.end_to_end.quality $(ARGS)
 
-report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
-	$(PIP) install "matplotlib>=3.9"
-	$(BIN)/python -m benchmarks.reports.decode_figure
+report: $(VENV)/installed ## rewrite tables and figures in README and docs from what was measured
+	$(BIN)/gossamer figures --from-records -o docs/figures
 	$(BIN)/python -m benchmarks.reports.gpus --write
 	$(BIN)/python -m benchmarks.reports.pages --write
 	$(BIN)/python -m gossamer.kit.pages --write

@@ -12,6 +12,7 @@ from gossamer.cli.chat import chat
 from gossamer.cli.check_op import check_op
 from gossamer.cli.doctor import doctor
 from gossamer.cli.eval import evaluate
+from gossamer.cli.figures import figures
 from gossamer.cli.frontier import frontier
 from gossamer.cli.generate import generate
 from gossamer.cli.masks import masks
@@ -35,6 +36,7 @@ app.add_typer(masks)
 app.add_typer(tune)
 app.command()(new_op)
 app.command()(check_op)
+app.command()(figures)
 # Options after the command are those of the command, also without --.
 app.command(context_settings={"allow_interspersed_args": False})(profile)
 app.command()(doctor)
