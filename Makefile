@@ -59,6 +59,7 @@ quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small mo
 report: $(VENV)/installed ## rewrite tables and figures in README and docs from what was measured
 	$(BIN)/gossamer figures --from-records -o docs/figures
 	$(BIN)/python -m benchmarks.reports.gpus --write
+	$(BIN)/python -m benchmarks.reports.older --write
 	$(BIN)/python -m benchmarks.reports.pages --write
 	$(BIN)/python -m gossamer.kit.pages --write
 

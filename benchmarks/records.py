@@ -79,6 +79,12 @@ class Benchmarks:
     def path(self, file: str) -> Path:
         return self.folder / "results" / self.device / f"{file}.jsonl"
 
+    def where(self, file: str) -> Path | None:
+        """The file of results, quality or serving with this stem, if there is one."""
+        folders = (f"results/{self.device}", "quality", "serving")
+        places = (self.folder / folder / f"{file}.jsonl" for folder in folders)
+        return next((place for place in places if place.is_file()), None)
+
     def everything(self) -> list[Record]:
         """All records of the device."""
         found = sorted((self.folder / "results" / self.device).glob("*.jsonl"))
@@ -134,6 +140,12 @@ def read_lines(path: Path) -> list[Line]:
             raise ValueError(f"{path}:{number} is not an object")
         found.append(line)
     return found
+
+
+def holds_records(path: Path) -> bool:
+    """Whether the lines of a file are records, as of ops and engines, and not of another kind."""
+    with path.open() as file:
+        return '"median_ms"' in file.readline()
 
 
 def _read_table(path: Path) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ matplotlib is an extra: pip install gossamer[plots].
 """
 
 import importlib
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,10 +67,17 @@ def new_figure(width: float, height: float) -> Any:
 def save(figure: Any, path: Path, **metadata: str) -> None:
     """The format follows from the name; the same bytes for the same figure. metadata: of SVG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    vector = path.suffix == ".svg"
-    figure.savefig(path, dpi=DPI, metadata=SAME_FILE | metadata if vector else None)
-    if vector:
-        path.write_text(_shortened(path.read_text()))
+    if path.suffix == ".svg":
+        path.write_text(svg(figure, **metadata))
+    else:
+        figure.savefig(path, dpi=DPI)
+
+
+def svg(figure: Any, **metadata: str) -> str:
+    """The text of an SVG file."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", dpi=DPI, metadata=SAME_FILE | metadata)
+    return _shortened(text.getvalue())
 
 
 def _shortened(svg: str) -> str:

@@ -239,25 +239,24 @@ def _short(spec: str) -> str:
 
 def _capacity(found: Benchmarks) -> Panel | None:
     """Engines in the same KV memory: more sequences of a smaller cache."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    bytes_ = []
+    groups: dict[tuple[str, int], list[Record]] = {}
     for record in found.known("engine_throughput"):
         if record.backend == "gossamer" and "kv_bytes" in record.facts:
-            _, cache = short_model(record.variant)
-            at = (float(record.shape[0]), record.facts["full_batch_tokens_per_second"])
-            points.setdefault(cache, []).append(at)
-            bytes_.append(record.facts["kv_bytes"] / 1e9)
-    if not points:
+            model, _ = short_model(record.variant)
+            groups.setdefault((model, record.shape[1]), []).append(record)
+    if not groups:
         return None
+    (model, context), own = max(groups.items(), key=lambda group: (len(group[1]), group[0][1]))
+    points: dict[str, list[tuple[float, float]]] = {}
+    for record in own:
+        at = (float(record.shape[0]), record.facts["full_batch_tokens_per_second"])
+        points.setdefault(short_model(record.variant)[1], []).append(at)
     series = []
-    for number, (cache, own) in enumerate(sorted(points.items())):
-        x, y = zip(*sorted(own), strict=True)
+    for number, (cache, places) in enumerate(sorted(points.items())):
+        x, y = zip(*sorted(places), strict=True)
         texts = tuple(f"{n:.0f} sequences" for n in x)
         series.append(Series(f"engine, {cache}", x, y, labels=texts, color=number + 1))
-    title = f"engine in {max(bytes_):.0f} GB of KV cache: ours"
-    return Panel(
-        title,
-        Axis("sequences of 32,768 tokens", low=0),
-        Axis("output tokens/s", low=0),
-        tuple(series),
-    )
+    size = max(record.facts["kv_bytes"] for record in own) / 1e9
+    title = f"{model} in {size:.3g} GB of KV cache: ours"
+    axes = Axis(f"sequences of {context:,} tokens", low=0), Axis("output tokens/s", low=0)
+    return Panel(title, *axes, tuple(series))

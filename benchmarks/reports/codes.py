@@ -69,10 +69,12 @@ def _row(records: list[Record], row: Row) -> list[str]:
     return [*quality_cells(row), "-" if ratio is None else f"{ratio:.2f}x"]
 
 
-def speed_up_of(records: list[Record], spec: str) -> float | None:
+def speed_up_of(
+    records: list[Record], spec: str, shape: tuple[int, int, int] = SHAPES[0]
+) -> float | None:
     """Time of the fastest dense peer over that of a cache of TIMED; None where it was not timed."""
     k, v = _stored(HEAD_DIM)[TIMED[spec]]
-    case = DecodeCase(*SHAPES[0], head_dim=HEAD_DIM, k=k, v=v)
+    case = DecodeCase(*shape, head_dim=HEAD_DIM, k=k, v=v)
     peer_of = Peers(records)
     for record in records:
         same = (tuple(record.shape), record.variant) == (case.shape, case.variant)

@@ -14,7 +14,21 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.reports import codes, compare, decode, engine, masked, ops, planning, quality
+from benchmarks.figures.page import figures_page
+from benchmarks.reports import (
+    claims,
+    codes,
+    compare,
+    decode,
+    engine,
+    masked,
+    older,
+    ops,
+    planning,
+    published,
+    quality,
+    wins,
+)
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
 
@@ -72,6 +86,12 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),
         "host": partial(on_gpu, masked.host, files="masked_*"),
+        "claims": claims.readme_table,
+        "claims-records": claims.claims_table,
+        "figures": figures_page,
+        "older": older.older_table,
+        "published": published.published_table,
+        "wins": partial(own, wins.wins_table),
         "planned": planning.errors,
         "planned-before": planning.errors_before,
         "planned-latency": planning.latencies,

@@ -19,6 +19,7 @@ from gossamer.cli.masks import masks
 from gossamer.cli.new_op import new_op
 from gossamer.cli.plan import plan
 from gossamer.cli.profile import profile
+from gossamer.cli.report import report
 from gossamer.cli.serve import serve
 from gossamer.cli.tune import tune
 
@@ -37,6 +38,7 @@ app.add_typer(tune)
 app.command()(new_op)
 app.command()(check_op)
 app.command()(figures)
+app.command()(report)
 # Options after the command are those of the command, also without --.
 app.command(context_settings={"allow_interspersed_args": False})(profile)
 app.command()(doctor)
