@@ -19,6 +19,7 @@ WRITERS = {
     "engine_codes": "benchmarks.end_to_end.engine --part codes",
     "engine_decode": "benchmarks.end_to_end.engine",
     "engine_throughput": "benchmarks.end_to_end.engine",
+    "engine_memory": "benchmarks.end_to_end.memory benchmarks/models/llama-3-8b --kv dense",
     "engine_prefill": "benchmarks.end_to_end.prefill",
     "engine_handoff": "benchmarks.end_to_end.handoff",
     "transformers_cache": "benchmarks.end_to_end.transformers_cache",
@@ -96,8 +97,8 @@ class Benchmarks:
         return found
 
     def table(self, path: str) -> list[dict[str, str]]:
-        """Rows of a CSV below the folder."""
-        found: list[dict[str, str]] = self._once(self.folder / path, _read_table)
+        """Rows of a CSV of the project: facts of others, which no run measures."""
+        found: list[dict[str, str]] = self._once(FOLDER / path, _read_table)
         return found
 
     @property

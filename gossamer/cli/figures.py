@@ -51,7 +51,7 @@ def figures(
         source = require("benchmarks.records")
         chosen = command.named(names or [])
         if run is not None:
-            records = require("benchmarks.plans.command").run(run, output, minutes)
+            records = require("benchmarks.runs.command").run(run, output, minutes)
         found = source.Benchmarks.of(records or source.FOLDER, device)
         outcomes = command.draw(found, output, chosen, kind, _tell)
     drawn = [outcome for outcome in outcomes if not outcome.problem]

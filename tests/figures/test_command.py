@@ -47,7 +47,7 @@ def test_missing_records_keep_no_other_figure_back(records, tmp_path):
     names = ["mustafar-memory", "quality-memory", "stof-fig03"]
     result = invoke(*names, "--records", records, "-o", tmp_path / "out", "--format", "png")
     assert result.exit_code == 0, result.output
-    assert "1 of 3 figures" in result.output
+    assert "2 of 3 figures" in result.output
     assert "smollm2-135m.jsonl is missing; it is made by `python -m benchmarks." in result.stderr
     assert (tmp_path / "out/mustafar-memory.png").is_file()
 
