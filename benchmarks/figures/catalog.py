@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.figures import fusion, kernels, masks, mustafar, stof, story
+from benchmarks.figures import cache, fusion, kernels, masks, mustafar, stof, story
 from benchmarks.figures.chart import Chart, Picture
 from benchmarks.records import Benchmarks
 
@@ -23,9 +23,11 @@ class Figure:
 STORY, STOF, MUSTAFAR, OURS = "The story", "STOF", "Mustafar", "Kernels and quality"
 PAIRS = tuple(op for op, _ in stof.PAIRS.values())
 FIGURES = (
-    Figure("token-cache", story.token, (), STORY),
+    Figure("token-cache", cache.token, (), STORY),
+    Figure("cache-semantics", cache.semantics, (), STORY),
     Figure("quality-speed", story.quality_speed, ("smollm2-135m", "decode_codes"), STORY),
     Figure("throughput-latency", story.throughput_latency, ("loads",), STORY),
+    Figure("planner", story.planner, (), STORY),
     Figure("decode_speedup", kernels.decode_speedup, ("decode_attention",), OURS),
     Figure("decode-limit", kernels.decode_limit, kernels.DECODE, OURS),
     Figure("quality-memory", story.quality_memory, ("smollm2-135m",), OURS),

@@ -1,12 +1,13 @@
 """Masks, and attention under them: the gallery, what STOF published, ours."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.figures import stof
 from benchmarks.figures.chart import Axis, Chart, Panel, Picture, Row, Series
 from benchmarks.figures.render import heading
-from benchmarks.records import Benchmarks, MissingRecordsError
+from benchmarks.records import Benchmarks, MissingRecordsError, is_gpu
 from benchmarks.reports.masked import Key, Points
 from benchmarks.suites.masked_cases import STOF
 from gossamer import plotting
@@ -31,7 +32,8 @@ METHODS = (
     *("ByteTransformer", "MCFuser", "SPLAT", "STOF"),
 )
 TOKENS, MILLISECONDS = Axis("tokens", "log"), Axis("milliseconds", "log")
-OURS = "gossamer, as its selector chooses"
+FLEX, SDPA = "FlexAttention, its fastest setting", "SDPA, its fastest backend"
+OURS = ("gossamer", "gossamer, as its selector chooses")  # without and with coefficients
 
 
 # ---- the gallery ---------------------------------------------------------------------------------
@@ -116,24 +118,25 @@ def _line(rows: list[dict[str, str]], method: str, color: int) -> Series:
 
 def attention(found: Benchmarks) -> Chart:
     """Time over lengths: what the selector takes, FlexAttention at its best, SDPA."""
-    points = Points(_records(found))
+    records = _records(found)
+    points, selects = Points(records), is_gpu(found.device)
     panels = []
     for batch in (1, 8, 16):
         for mask in ("causal", *STOF):
             own = {k: k[1][2] for k in points.records if _is(k, mask, batch)}
             series = (
-                _times(points, own, "flex", "FlexAttention, its fastest setting", 2),
-                _times(points, own, "sdpa", "SDPA, its fastest backend", 0),
-                _ours(points, own),
+                _line_of(own, lambda key: points.peer(key, "flex"), FLEX, 2),
+                _line_of(own, lambda key: points.peer(key, "sdpa"), SDPA, 0),
+                _line_of(own, lambda key: _chosen(points, key, selects), OURS[selects], 1),
             )
-            shown = tuple(s for s in series if s.x)
             title = f"{mask.removeprefix('stof-')}, batch {batch}"
-            panels.append(Panel(title, TOKENS, MILLISECONDS, shown))
+            shown = tuple(s for s in series if s.x)
+            if shown:
+                panels.append(Panel(title, TOKENS, MILLISECONDS, shown))
     note = (
-        f"{found.name}, 12 heads of 64, fp16, cold cache, every peer with the same mask. SDPA has "
-        "the mask as a tensor, "
-        "for the causal one its own flag. Peers were timed at 1,024 and 4,096 tokens, batches 1 "
-        "and 16."
+        f"{found.name}, 12 heads of 64, {records[0].dtype}, every peer with the same mask: SDPA "
+        "has it as a tensor, on a GPU the causal one by a flag. A peer's line has the lengths and "
+        "batches that it was timed at."
     )
     return Chart("Masked attention: ours", tuple(panels), 5, note, (2.7, 2.4))
 
@@ -153,25 +156,21 @@ def _is(key: Key, mask: str, batch: int) -> bool:
     return (name, own_batch, head_dim) == (mask, batch, 64)
 
 
-def _times(points: Points, own: dict[Key, int], peer: str, name: str, color: int) -> Series:
-    found = [(n, r) for key, n in own.items() if (r := points.peer(key, peer)) is not None]
-    found.sort(key=lambda pair: pair[0])
-    x, y = tuple(float(n) for n, _ in found), tuple(r.median_ms for _, r in found)
-    return Series(name, x, y, color=color)
+def _line_of(
+    own: dict[Key, int], time: Callable[[Key], Record | None], name: str, color: int
+) -> Series:
+    """Milliseconds over tokens, of the points that have a time."""
+    found = sorted((n, r.median_ms) for key, n in own.items() if (r := time(key)) is not None)
+    x, y = zip(*found, strict=True) if found else ((), ())
+    return Series(name, tuple(map(float, x)), tuple(y), color=color)
 
 
-def _ours(points: Points, own: dict[Key, int]) -> Series:
-    found = [(n, made) for key, n in own.items() if (made := _chosen(points, key)) is not None]
-    found.sort(key=lambda pair: pair[0])
-    x, y = tuple(float(n) for n, _ in found), tuple(r.median_ms for _, r in found)
-    return Series(OURS, x, y, color=1)
-
-
-def _chosen(points: Points, key: Key) -> Record | None:
-    """What the selector takes; where no candidates were timed, our fastest backend."""
-    chosen = points.ours(key)
+def _chosen(points: Points, key: Key, selects: bool) -> Record | None:
+    """What the selector takes by a GPU's coefficients; elsewhere our fastest backend."""
+    if selects and (chosen := points.ours(key)) is not None:
+        return chosen[0]
     plain = [r for r in points.records[key] if r.backend in BACKENDS]
-    return chosen[0] if chosen else min(plain, key=lambda r: r.median_ms, default=None)
+    return min(plain, key=lambda r: r.median_ms, default=None)
 
 
 # ---- figure 4: configurations --------------------------------------------------------------------

@@ -121,8 +121,12 @@ def _limits(axes: Any, which: str, axis: Axis) -> None:
         fitting = (s for s in SUBS if decades * len(s) <= MOST_TICKS)
         subs = () if decades < NARROW else next(fitting, SUBS[-1])
         plotting.plain_log_ticks(getattr(axes, f"{which}axis"), subs)
-    else:
-        plotting.plain_ticks(getattr(axes, f"{which}axis"))
+        return
+    if axis.scale == "symlog":
+        locator = plotting.module("matplotlib.ticker").SymmetricalLogLocator
+        places = locator(base=10, linthresh=axis.linear, subs=(1, 2, 5))
+        getattr(axes, f"{which}axis").set_major_locator(places)
+    plotting.plain_ticks(getattr(axes, f"{which}axis"))
 
 
 def _group_names(axes: Any, groups: list[str], width: float) -> None:

@@ -49,9 +49,9 @@ def _about(found: Benchmarks) -> str:
     copies = sorted(record.ceiling_gbps for record in records)
     bandwidth = f"copy bandwidth {copies[0]:,.0f} to {copies[-1]:,.0f} GB/s"
     return (
-        f"{found.name}; {software}; {bandwidth}; {len(records):,} records. Every timed call was "
-        "checked "
-        "against an oracle in the same run. Panels on yellow paper are published figures of others."
+        f"{found.name}; {software}; {bandwidth}; {len(records):,} records. Results of timed calls "
+        "of operators were compared with an oracle in the same run. Panels on yellow paper are "
+        "published figures of others."
     )
 
 
