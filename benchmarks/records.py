@@ -23,6 +23,7 @@ WRITERS = {
     "engine_prefill": "benchmarks.end_to_end.prefill",
     "engine_handoff": "benchmarks.end_to_end.handoff",
     "transformers_cache": "benchmarks.end_to_end.transformers_cache",
+    "fusion": "benchmarks.end_to_end.fusion",
     "loads": "benchmarks.end_to_end.loads benchmarks/models/llama-3-8b mixed decode long",
     "replicas": "benchmarks.end_to_end.replicas --results benchmarks/serving",
     "smollm2-135m": "benchmarks.end_to_end.quality",

@@ -22,7 +22,7 @@ PROGRAMS = {
     "engine_": ENGINE,
     "transformers_": (*ENGINE, "gossamer/integrations"),
     "masked_host": ("gossamer/attention", "gossamer/masks", "csrc/attention/masked"),
-    "fusion_": ("gossamer/fusion", "gossamer/attention", "gossamer/kernels", "csrc"),
+    "fusion": ("gossamer/fusion", "gossamer/attention", "gossamer/kernels", "csrc"),
 }
 # Lines that are no records of ops, by file.
 LINES = {"serving/loads.jsonl": ENGINE}

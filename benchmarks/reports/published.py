@@ -92,27 +92,17 @@ def _fused(found: Benchmarks) -> Iterable[Pair]:
 
 def _models(found: Benchmarks) -> Iterable[Pair]:
     rows = found.table("published/stof_fig11.csv")
-    records = found.known(fusion.FILE)
+    points = fusion.points(found)
     for batch, tokens in stof.SIZES:
         by_device = {}
         for device in stof.DEVICES:
-            own = [
-                r for r in rows if (r["device"], r["batch"], r["tokens"]) == (device, batch, tokens)
-            ]
+            point = device, batch, tokens
+            own = [r for r in rows if (r["device"], r["batch"], r["tokens"]) == point]
             made = stof.ratios(own, "method", "STOF", "PyTorch-compile")
             by_device[device] = geometric_mean(made.values())
-        at = [r for r in records if r.shape == [int(batch), int(tokens)]]
-        compiled: dict[str, float] = {}
-        for r in at:
-            if r.backend in ("compile", "compile_max_autotune"):
-                compiled[r.variant] = min(r.median_ms, compiled.get(r.variant, r.median_ms))
-        mine = [
-            compiled[r.variant] / r.median_ms
-            for r in at
-            if r.backend == fusion.OURS and r.variant in compiled
-        ]
+        masks = [ways for own in points.get((int(batch), int(tokens)), {}).values() for ways in own]
         what = f"whole models over torch.compile, {batch} x {int(tokens):,} tokens"
-        yield Pair(what, by_device, geometric_mean(mine) if mine else None)
+        yield Pair(what, by_device, fusion.ratio(masks, fusion.COMPILED, fusion.BOTH))
 
 
 def _mustafar(found: Benchmarks) -> Iterable[Pair]:
