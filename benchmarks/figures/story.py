@@ -78,7 +78,7 @@ def quality_speed(found: Benchmarks) -> Chart:
         (
             Panel(
                 "how fast is written beside",
-                *(Axis("bytes of a dense 16-bit cache, %", low=10, high=60), LOSS),
+                *(Axis("bytes of a dense 16-bit cache, %", low=0, high=60), LOSS),
                 (Series(names[0], share, y, "points", ends[0], ends[1], texts, 0),),
             ),
             Panel(

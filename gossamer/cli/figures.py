@@ -47,6 +47,8 @@ def figures(
     with o.one_line_errors():
         if from_records and run is not None:
             raise ValueError("--from-records excludes --run")
+        if minutes is not None and run is None:
+            raise ValueError("--minutes needs --run")
         command = require("benchmarks.figures.command")
         source = require("benchmarks.records")
         chosen = command.named(names or [])

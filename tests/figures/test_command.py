@@ -22,9 +22,9 @@ def invoke(*arguments):
 def records(tmp_path):
     """A few of the committed ones."""
     folder = tmp_path / "records"
-    for path in ("results/nvidia-h200/decode_attention.jsonl", "published/mustafar.csv"):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(FOLDER / path, folder / path)
+    path = "results/nvidia-h200/decode_attention.jsonl"
+    (folder / path).parent.mkdir(parents=True)
+    shutil.copy(FOLDER / path, folder / path)
     return folder
 
 
@@ -78,6 +78,7 @@ def test_devices_are_not_mixed(records):
         (["nothing"], "there is no figure 'nothing'; must be one of token-cache"),
         (["--device", "tpu"], "device is 'tpu'; must be one of nvidia-h200"),
         (["--format", "gif"], "format is 'gif'; must be svg, png, pdf"),
+        (["--minutes", "9"], "--minutes needs --run"),
         (["--from-records", "--run", "quick"], "--from-records excludes --run"),
         (["--records", "/nowhere"], "/nowhere has no results/<device> folders with records"),
     ],
