@@ -80,9 +80,9 @@ def svg(figure: Any, **metadata: str) -> str:
     return _shortened(text.getvalue())
 
 
-def _shortened(svg: str) -> str:
+def _shortened(text: str) -> str:
     """With coordinates of a hundredth of a point, without names of groups: half as long."""
-    short = COORDINATES.sub(lambda found: NUMBER.sub(_rounded, found[0]), svg)
+    short = COORDINATES.sub(lambda found: NUMBER.sub(_rounded, found[0]), text)
     short = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"\n\s+<", "\n<", short))
     return re.sub(r'\s*\n(?=[LQCMz"])', " ", short)
 

@@ -9,6 +9,7 @@ from benchmarks.reports import decode, masked
 from benchmarks.reports.claims import committed
 from benchmarks.reports.markdown import NOTHING, geometric_mean, table
 from benchmarks.suites.decode_cache import DecodeCase, Stored
+from gossamer.bench import Record, read_records
 from gossamer.bench.peers import defaults
 
 COLUMNS = ["what", "published", "ours, H200", ""]
@@ -114,14 +115,23 @@ def _mustafar(found: Benchmarks) -> Iterable[Pair]:
         ours = None if record is None else 100 / record.facts["byte_limit"]
         what = f"KV bytes at {float(sparsity):.0%} sparsity"
         yield Pair(what, {"": 100 * memory[sparsity]}, ours, "{:.1f}%", more=False)
-    records = found.known("transformers_cache")
-    dense = next((r for r in records if r.backend != "gossamer"), None)
-    sparse = [r.median_ms for r in records if "sparse" in r.variant]
     (speed,) = (r for r in rows if r["what"] == "speed")
-    ratio = dense.median_ms / min(sparse) if dense is not None and sparse else None
-    what = "tokens/s over Hugging Face dense, batch 8"
-    yield Pair(what, {"at most": float(speed["value"])}, ratio)
+    newer = found.folder / f"comparisons/transformers/{found.device}.jsonl"
+    later = _over_hugging_face(read_records(newer)) if newer.is_file() else None
+    yield Pair(
+        "tokens/s over Hugging Face dense, batch 8",
+        {"at most": float(speed["value"])},
+        _over_hugging_face(found.known("transformers_cache")),
+        note="" if later is None else f"0.1.0's; this version, on a slower host: {later:.2f}x",
+    )
     yield from _their_kernels(found, points)
+
+
+def _over_hugging_face(records: list[Record]) -> float | None:
+    """Of the fastest sparse cache in `generate`."""
+    dense = [r.median_ms for r in records if r.backend != "gossamer"]
+    sparse = [r.median_ms for r in records if "sparse" in r.variant]
+    return min(dense) / min(sparse) if dense and sparse else None
 
 
 def _their_kernels(found: Benchmarks, points: decode.Points) -> Iterable[Pair]:

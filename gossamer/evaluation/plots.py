@@ -71,14 +71,8 @@ def _bars(by_task: dict[str, list[Summary]]) -> Any:
     for axes, (task, summaries) in zip(panels, by_task.items(), strict=True):
         for place, summary in enumerate(summaries):
             _, value, errors = _point(summary)
-            base = summary.change is None
-            axes.barh(
-                place,
-                value,
-                xerr=errors,
-                color=plotting.ORANGE if base else plotting.BLUE,
-                capsize=2,
-            )
+            color = plotting.ORANGE if summary.change is None else plotting.BLUE
+            axes.barh(place, value, xerr=errors, color=color, capsize=2)
         axes.set_yticks(range(len(summaries)), [s.result.subject for s in summaries], fontsize=6)
         axes.invert_yaxis()
         axes.set_xlabel(_quantity(summaries[0]))
@@ -97,6 +91,7 @@ def _heat(results: Sequence[Result]) -> Any:
             cells.setdefault(place, []).append(score.value)
         depths, lengths = (sorted({place[i] for place in cells}) for i in (0, 1))
         grid = [[_mean(cells.get((d, int(n)), [])) for n in lengths] for d in depths]
+        axes.grid(visible=False)
         image = axes.imshow(grid, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
         axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths])
         axes.set_yticks(range(len(depths)), [f"{d:.0%}" for d in depths])

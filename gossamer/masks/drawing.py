@@ -74,7 +74,7 @@ def draw(
 def image(axes: Any, tiles: TileMap, step: int = 1) -> None:
     """The first head in the colours of COLORS, by entries or, of large masks, by tiles.
 
-    step: shows every so manieth row and column.
+    step: between the rows, and the columns, that are shown.
     """
     colors = plotting.module("matplotlib.colors")
     drawn = axes.imshow(
