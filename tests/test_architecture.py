@@ -10,7 +10,7 @@ PACKAGE = Path(gossamer.__file__).parent
 # From the ground up. A room may import from itself and from the floors below it.
 FLOORS = [
     {"_version"},
-    {"native", "kernels", "profiling"},
+    {"native", "kernels", "plotting", "profiling"},
     {"ops"},
     {"bench", "masks"},
     {"kit"},

@@ -49,7 +49,7 @@ def decode_codes(records: list[Record]) -> str:
 
 def recommended(records: list[Record]) -> str:
     """Bytes, quality and time of the caches that decode fast."""
-    fast = [spec for spec in RECOMMENDED if (_ratio(records, spec) or 0) >= FAST]
+    fast = [spec for spec in RECOMMENDED if (speed_up_of(records, spec) or 0) >= FAST]
     return _caches(records, fast)
 
 
@@ -65,14 +65,16 @@ def _caches(records: list[Record], specs: list[str]) -> str:
 
 
 def _row(records: list[Record], row: Row) -> list[str]:
-    ratio = _ratio(records, row["spec"])
+    ratio = speed_up_of(records, row["spec"])
     return [*quality_cells(row), "-" if ratio is None else f"{ratio:.2f}x"]
 
 
-def _ratio(records: list[Record], spec: str) -> float | None:
-    """Time of the fastest dense peer over that of the cache."""
+def speed_up_of(
+    records: list[Record], spec: str, shape: tuple[int, int, int] = SHAPES[0]
+) -> float | None:
+    """Time of the fastest dense peer over that of a cache of TIMED; None where it was not timed."""
     k, v = _stored(HEAD_DIM)[TIMED[spec]]
-    case = DecodeCase(*SHAPES[0], head_dim=HEAD_DIM, k=k, v=v)
+    case = DecodeCase(*shape, head_dim=HEAD_DIM, k=k, v=v)
     peer_of = Peers(records)
     for record in records:
         same = (tuple(record.shape), record.variant) == (case.shape, case.variant)

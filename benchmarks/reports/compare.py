@@ -6,14 +6,14 @@ BEFORE and AFTER are folders of result files, measured on one machine in one go.
 """
 
 import json
-import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks.reports.markdown import table
+from benchmarks.records import holds_records
+from benchmarks.reports.markdown import geometric_mean, table
 from gossamer.bench import Record, read_records
 
 COMPARISONS = Path(__file__).parents[1] / "comparisons"
@@ -24,7 +24,7 @@ def pairs(before: Path, after: Path) -> list[tuple[str, Record, Record]]:
     found = []
     for path in sorted(after.rglob("*.jsonl")):
         other = before / path.relative_to(after)
-        if not other.is_file():
+        if not (other.is_file() and holds_records(path) and holds_records(other)):
             continue
         old = {(r.point, r.backend): r for r in read_records(other)}
         for new in read_records(path):
@@ -56,14 +56,11 @@ def summary(lines: list[dict[str, Any]]) -> str:
     for point in lines:
         ratios[point["suite"], point["backend"]].append(point["ratio"])
     rows = [
-        [suite, backend, str(len(some)), *(f"{x:.3f}" for x in (_mean(some), min(some), max(some)))]
+        [suite, backend, str(len(some)), *(f"{x:.3f}" for x in (mean, min(some), max(some)))]
         for (suite, backend), some in ratios.items()
+        for mean in [geometric_mean(some)]
     ]
     return table(["suite", "backend", "points", "mean", "least", "most"], rows)
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def committed() -> str:

@@ -1,5 +1,6 @@
 """Tables for Markdown pages."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from gossamer.bench import Record
@@ -30,3 +31,8 @@ def speed_up(ours: Record | None, other: Record | None) -> str:
 def share(record: Record | None) -> str:
     """Of the measured copy bandwidth."""
     return NOTHING if record is None else f"{record.ceiling_share:.0%}"
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs))

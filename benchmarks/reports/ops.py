@@ -1,9 +1,8 @@
 """Tables of ops: at the headline shape, by kind (KV, elementwise, GEMM), and the losses."""
 
-import math
 from collections.abc import Iterable
 
-from benchmarks.reports.markdown import NOTHING, ms, shape_of, speed_up, table
+from benchmarks.reports.markdown import NOTHING, geometric_mean, ms, shape_of, speed_up, table
 from benchmarks.suites.masked_cases import OP as MASKED
 from gossamer.bench import Record
 from gossamer.bench.peers import Peers, defaults
@@ -138,5 +137,4 @@ def _range(ours: Iterable[Record], records: list[Record], name: str) -> str:
     ratios = [p.median_ms / r.median_ms for r, p in peers if p is not None]
     if not ratios:
         return NOTHING
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    return f"{min(ratios):.2f}x, mean {mean:.2f}x"
+    return f"{min(ratios):.2f}x, mean {geometric_mean(ratios):.2f}x"

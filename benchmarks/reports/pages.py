@@ -14,7 +14,9 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.figures.page import figures_page
 from benchmarks.reports import (
+    claims,
     codes,
     compare,
     decode,
@@ -22,9 +24,12 @@ from benchmarks.reports import (
     fusion,
     loads,
     masked,
+    older,
     ops,
     planning,
+    published,
     quality,
+    wins,
 )
 from gossamer.bench import Record, read_records
 from gossamer.bench.suite import RESULTS
@@ -86,6 +91,12 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "loads": loads.loads,
         "fusion": partial(own, fusion.means, files="fusion", only="fusion"),
         "fusion-points": partial(own, fusion.points, files="fusion", only="fusion"),
+        "claims": claims.readme_table,
+        "claims-records": claims.claims_table,
+        "figures": figures_page,
+        "older": older.older_table,
+        "published": published.published_table,
+        "wins": partial(own, wins.wins_table),
         "planned": planning.errors,
         "planned-later": planning.errors_later,
         "planned-before": planning.errors_before,

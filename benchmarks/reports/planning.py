@@ -136,6 +136,16 @@ def example(name: str) -> str:
     return table([*columns, *(f"GPUs for {rate:,}/s" for rate in RATES)], rows)
 
 
+def gpus_needed(name: str, rate: float) -> dict[str, int]:
+    """By cache, for one of the examples."""
+    demand = _demand(*EXAMPLES[name])
+    found = (fleet for fleet in fleets(demand) if isinstance(fleet, Fleet))
+    return {
+        str(fleet.kv): fleet.ranks * replicas_needed(rate, demand.utilisation * fleet.most)
+        for fleet in found
+    }
+
+
 def _demand(model: str, traffic: Traffic) -> Demand:
     return Demand(
         gpu=load_gpu(GPU_NAME),

@@ -7,7 +7,7 @@ tile sizes and peers, also where SDPA wins.
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,7 +221,15 @@ def _oracle(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     return OPS[OP].reference(q.double(), k.double(), v.double(), *rest)[0]
 
 
-def _case(device: str, name: str, batch: int, n: int) -> Case:
+def case_of(
+    device: str,
+    name: str,
+    batch: int,
+    n: int,
+    peer: str = "eager",
+    dtypes: Collection[torch.dtype] | None = None,
+) -> Case:
+    """A mask at heads of 64 by one tile size. peer: what SDPA with the mask is called."""
     point = Point(name, batch, n)
     mask = point.build_mask()
 
@@ -243,22 +251,22 @@ def _case(device: str, name: str, batch: int, n: int) -> Case:
         shape=point.shape,
         make_args=make_args,
         peers={},
-        adapted={"eager": eager},
+        adapted={peer: eager},
         bytes=lambda q, *_: 4 * q.numel() * q.element_size(),
         flops=point.flops(seen),
         variant=f"mask={name}",
         wrap=first_result,
-        dtypes=FLOAT_DTYPES if device == "cpu" else (torch.float16, torch.bfloat16),
+        dtypes=dtypes or (FLOAT_DTYPES if device == "cpu" else (torch.float16, torch.bfloat16)),
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     if quick:
-        yield _case(device, "stof-longformer", 1, 256)
+        yield case_of(device, "stof-longformer", 1, 256)
         return
     for batch, n in ((1, 1024),) if device == "cpu" else ((1, 1024), (16, 1024), (16, 4096)):
         for name in STOF:
-            yield _case(device, name, batch, n)
+            yield case_of(device, name, batch, n)
 
 
 SUITE = Suite(OP, _cases, oracle=_oracle, tolerance=TOLERANCE)

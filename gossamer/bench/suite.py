@@ -207,7 +207,11 @@ def main(*suites: Suite) -> None:
         results: Annotated[
             Path | None, typer.Option(help=f"folder for the result files; default: {RESULTS}")
         ] = None,
+        only: Annotated[list[str] | None, typer.Option(help="ops; repeatable")] = None,
     ) -> None:
+        if unknown := set(only or ()) - {suite.op for suite in suites}:
+            known = ", ".join(suite.op for suite in suites)
+            raise typer.BadParameter(f"only is {unknown.pop()!r}; must be one of {known}")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in ("cpu", "cuda"):
             raise typer.BadParameter(f"device is {device!r}; must be cpu or cuda")
@@ -218,6 +222,8 @@ def main(*suites: Suite) -> None:
         folder = results if results or quick else RESULTS
         records: list[Record] = []
         for suite in suites:
+            if only and suite.op not in only:
+                continue
             with console.status(suite.op) as status:
                 found = suite.run(
                     device, quick, lambda r: status.update(f"{r.op} {r.shape} {r.backend}")

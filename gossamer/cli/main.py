@@ -12,12 +12,14 @@ from gossamer.cli.chat import chat
 from gossamer.cli.check_op import check_op
 from gossamer.cli.doctor import doctor
 from gossamer.cli.eval import evaluate
+from gossamer.cli.figures import figures
 from gossamer.cli.frontier import frontier
 from gossamer.cli.generate import generate
 from gossamer.cli.masks import masks
 from gossamer.cli.new_op import new_op
 from gossamer.cli.plan import plan
 from gossamer.cli.profile import profile
+from gossamer.cli.report import report
 from gossamer.cli.serve import serve
 from gossamer.cli.tune import tune
 
@@ -35,6 +37,8 @@ app.add_typer(masks)
 app.add_typer(tune)
 app.command()(new_op)
 app.command()(check_op)
+app.command()(figures)
+app.command()(report)
 # Options after the command are those of the command, also without --.
 app.command(context_settings={"allow_interspersed_args": False})(profile)
 app.command()(doctor)

@@ -38,12 +38,13 @@ def show(
     ] = "64x64",
 ) -> None:
     """Show a mask's density, tiles and drawing. Set its parameters by name, e.g. --before 128."""
+    from gossamer import plotting
     from gossamer.masks import TileMap, named
-    from gossamer.masks.drawing import check, draw, summary, text
+    from gossamer.masks.drawing import draw, summary, text
 
     with o.one_line_errors():
         if output:
-            check()
+            plotting.check()
         mask = named(name, n, **_parameters(context.args))
         tiles = TileMap.build(mask, n, n, _tile(tile))
         typer.echo(f"{mask}, {n} queries and keys")

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from gossamer import plotting
 from gossamer.engine import EngineConfig
 from gossamer.engine.auto import settle
 from gossamer.engine.build import sized_cache
-from gossamer.evaluation import plots
 from gossamer.evaluation.experiment import Experiment, Open, Result, evaluate
 from gossamer.evaluation.peers import Build, Peer, parse_peer
 from gossamer.evaluation.report import BASELINE
@@ -60,7 +60,7 @@ def compare(wanted: Comparison) -> list[Result]:
     config = EngineConfig(model=source, **wanted.engine)
     specs = _specs(wanted, source, config)
     if wanted.plot is not None:
-        plots.check()
+        plotting.check()
     experiment = _experiment(wanted, source, config, tasks, specs)
     subjects: dict[str, Open] = {
         name: partial(open_subject, source, spec, wanted.engine) for name, spec in specs.items()

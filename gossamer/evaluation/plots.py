@@ -1,39 +1,23 @@
 """Figures of results: quality against memory, bars for each task, and where needles are found.
 
-Each is written as PNG and SVG. matplotlib is an extra: pip install gossamer[plots].
+Each is written as PNG and SVG.
 """
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer import plotting
 from gossamer.evaluation.experiment import Result
 from gossamer.evaluation.pareto import front
 from gossamer.evaluation.report import BASELINE, Summary, summarise, tasks_of
 
-STYLE = {
-    "svg.hashsalt": "gossamer",  # the same ids in every run
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-COLOR, FRONTIER = "#0b6e99", "#d9730d"
 FORMATS = ("png", "svg")
-
-
-def check() -> None:
-    """Raises ImportError where figures cannot be drawn; better known before a long run."""
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'gossamer[plots]'") from None
 
 
 def draw(results: Sequence[Result], folder: Path, baseline: str = BASELINE) -> list[Path]:
     """Write what the results allow; the files. Raises ImportError without matplotlib."""
-    check()
+    plotting.check()
     found = summarise(results, baseline)
     by_task = {
         task: [s for s in found if s.result.task == task and s.value is not None]
@@ -42,7 +26,7 @@ def draw(results: Sequence[Result], folder: Path, baseline: str = BASELINE) -> l
     by_task = {task: summaries for task, summaries in by_task.items() if summaries}
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    with importlib.import_module("matplotlib").rc_context(STYLE):
+    with plotting.style():
         if by_task:
             files += save(_memory(by_task), folder / "quality-memory")
             files += save(_bars(by_task), folder / "tasks")
@@ -58,8 +42,7 @@ def frontier(points: Sequence[tuple[float, float]], *, higher: bool) -> list[tup
 
 
 def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    figures: Any = importlib.import_module("matplotlib.figure")
-    figure = figures.Figure(figsize=(width * count, height), layout="constrained")
+    figure = plotting.new_figure(width * count, height)
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
@@ -68,13 +51,13 @@ def _memory(by_task: dict[str, list[Summary]]) -> Any:
     for axes, (task, summaries) in zip(panels, by_task.items(), strict=True):
         for summary in summaries:
             x, y, errors = _point(summary)
-            axes.errorbar([x], [y], yerr=errors, fmt="o", color=COLOR, capsize=2)
+            axes.errorbar([x], [y], yerr=errors, fmt="o", color=plotting.BLUE, capsize=2)
             axes.annotate(
                 summary.result.subject, (x, y), (4, 4), textcoords="offset points", fontsize=6
             )
         points = [_point(summary)[:2] for summary in summaries]
         line = frontier(points, higher=summaries[0].result.kind == "accuracy")
-        axes.plot(*zip(*line, strict=True), color=FRONTIER, linewidth=1, zorder=0)
+        axes.plot(*zip(*line, strict=True), color=plotting.ORANGE, linewidth=1, zorder=0)
         axes.set_xlabel("KV cache, share of dense float16")
         axes.set_ylabel(_quantity(summaries[0]))
         axes.set_title(task)
@@ -88,8 +71,8 @@ def _bars(by_task: dict[str, list[Summary]]) -> Any:
     for axes, (task, summaries) in zip(panels, by_task.items(), strict=True):
         for place, summary in enumerate(summaries):
             _, value, errors = _point(summary)
-            base = summary.change is None
-            axes.barh(place, value, xerr=errors, color=FRONTIER if base else COLOR, capsize=2)
+            color = plotting.ORANGE if summary.change is None else plotting.BLUE
+            axes.barh(place, value, xerr=errors, color=color, capsize=2)
         axes.set_yticks(range(len(summaries)), [s.result.subject for s in summaries], fontsize=6)
         axes.invert_yaxis()
         axes.set_xlabel(_quantity(summaries[0]))
@@ -108,6 +91,7 @@ def _heat(results: Sequence[Result]) -> Any:
             cells.setdefault(place, []).append(score.value)
         depths, lengths = (sorted({place[i] for place in cells}) for i in (0, 1))
         grid = [[_mean(cells.get((d, int(n)), [])) for n in lengths] for d in depths]
+        axes.grid(visible=False)
         image = axes.imshow(grid, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
         axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths])
         axes.set_yticks(range(len(depths)), [f"{d:.0%}" for d in depths])
@@ -142,6 +126,5 @@ def save(figure: Any, stem: Path) -> list[Path]:
     """In all FORMATS; the files."""
     files = [stem.with_suffix(f".{kind}") for kind in FORMATS]
     for file in files:
-        date = {"Date": None} if file.suffix == ".svg" else None
-        figure.savefig(file, dpi=150, metadata=date)
+        plotting.save(figure, file)
     return files

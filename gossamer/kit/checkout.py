@@ -44,3 +44,10 @@ def load(module: str) -> ModuleType | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tests make odd tensors to see them refused
         return importlib.import_module(module)
+
+
+def require(module: str) -> ModuleType:
+    """The same, where it must be there. ValueError for an installed wheel."""
+    found = load(module)
+    assert found is not None, f"{module} is not in this checkout"
+    return found

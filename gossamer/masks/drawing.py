@@ -1,9 +1,5 @@
-"""Drawings of masks: in the terminal, and as a figure with the kinds of tiles in colours.
+"""Drawings of masks: in the terminal, and as a figure with the kinds of tiles in colours."""
 
-Figures need matplotlib, which is an extra: pip install gossamer[plots].
-"""
-
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from gossamer import plotting
 from gossamer.masks import bitmaps
 from gossamer.masks.base import Mask
 from gossamer.masks.tiles import TileMap
@@ -22,17 +19,9 @@ TEXT_SIZE = (32, 64)  # lines, letters
 COLORS = {  # of entries: in empty tiles, off and on in partial tiles, in full tiles
     "empty tile": "#ffffff",
     "partial tile, off": "#f6dcc3",
-    "partial tile, on": "#d9730d",
-    "full tile": "#0b6e99",
+    "partial tile, on": plotting.ORANGE,
+    "full tile": plotting.BLUE,
 }
-
-
-def check() -> None:
-    """Raises ImportError where figures cannot be drawn."""
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'gossamer[plots]'") from None
 
 
 def text(mask: Mask, q_len: int, kv_len: int, *, b: int = 0, h: int = 0) -> str:
@@ -65,31 +54,39 @@ def draw(
     h: int = 0,
 ) -> None:
     """A figure of one head of a mask; the format follows from the file's name."""
-    check()
-    figures: Any = importlib.import_module("matplotlib.figure")
-    colors: Any = importlib.import_module("matplotlib.colors")
-    patches: Any = importlib.import_module("matplotlib.patches")
     tiles = TileMap.build(mask.at(b, h), q_len, kv_len, tile)
-    figure = figures.Figure(figsize=(6, 6.6), layout="constrained")
-    axes = figure.subplots()
-    extent = (0, kv_len, q_len, 0)
-    image = axes.imshow(
-        _levels(tiles).numpy(),
+    patches = plotting.module("matplotlib.patches")
+    with plotting.style(**{"axes.grid": False}):
+        figure = plotting.new_figure(6, 6.6)
+        axes = figure.subplots()
+        image(axes, tiles)
+        _edges(axes, tiles)
+        axes.set_xlabel("key")
+        axes.set_ylabel("query")
+        axes.set_title(f"{title or mask}\n{summary(tiles)}", fontsize=8, wrap=True)
+        handles = [
+            patches.Patch(facecolor=c, edgecolor=plotting.EDGE, label=n) for n, c in COLORS.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7)
+        plotting.save(figure, Path(path))
+
+
+def image(axes: Any, tiles: TileMap, step: int = 1) -> None:
+    """The first head in the colours of COLORS, by entries or, of large masks, by tiles.
+
+    step: between the rows, and the columns, that are shown.
+    """
+    colors = plotting.module("matplotlib.colors")
+    drawn = axes.imshow(
+        _levels(tiles).numpy()[::step, ::step],
         cmap=colors.ListedColormap(list(COLORS.values())),
         vmin=-0.5,
         vmax=3.5,
         interpolation="nearest",
-        extent=extent,
-        aspect="auto" if q_len != kv_len else "equal",
+        extent=(0, tiles.kv_len, tiles.q_len, 0),
+        aspect="auto" if tiles.q_len != tiles.kv_len else "equal",
     )
-    image.set_rasterized(True)
-    _edges(axes, tiles)
-    axes.set_xlabel("key")
-    axes.set_ylabel("query")
-    axes.set_title(f"{title or mask}\n{summary(tiles)}", fontsize=8, wrap=True)
-    handles = [patches.Patch(facecolor=c, edgecolor="#888888", label=n) for n, c in COLORS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7)
-    figure.savefig(path, dpi=150)
+    drawn.set_rasterized(True)
 
 
 def summary(tiles: TileMap) -> str:
@@ -131,5 +128,5 @@ def _levels(tiles: TileMap) -> Tensor:
 def _edges(axes: Any, tiles: TileMap) -> None:
     if max(tiles.q_len // tiles.tile_q, tiles.kv_len // tiles.tile_k) > MOST_EDGES:
         return
-    axes.hlines(range(0, tiles.q_len, tiles.tile_q), 0, tiles.kv_len, "#888888", linewidth=0.3)
-    axes.vlines(range(0, tiles.kv_len, tiles.tile_k), 0, tiles.q_len, "#888888", linewidth=0.3)
+    axes.hlines(range(0, tiles.q_len, tiles.tile_q), 0, tiles.kv_len, plotting.EDGE, linewidth=0.3)
+    axes.vlines(range(0, tiles.kv_len, tiles.tile_k), 0, tiles.q_len, plotting.EDGE, linewidth=0.3)

@@ -1,11 +1,10 @@
-"""Tables and figure of decode attention, from made-up result lines and from none."""
+"""Tables of decode attention, from made-up result lines and from none."""
 
 import pytest
 import torch
 
 from benchmarks.reports import decode as decode_report
 from benchmarks.reports.decode import CPU_TABLES, GPU_TABLES
-from benchmarks.reports.decode_figure import draw
 from benchmarks.reports.pages import updated
 from benchmarks.suites.decode_attention import as_case
 from benchmarks.suites.decode_cases import cpu_cases, cuda_cases
@@ -105,23 +104,6 @@ def test_pages_find_their_tables(gpu, cpu, tmp_path):
     assert made.count("(copy 1000 GB/s; ") == len(GPU_TABLES) + len(CPU_TABLES)
     assert "decode_speedup.svg" in made
     assert updated(made, tmp_path) == made
-
-
-def test_the_figure_is_the_same_every_time(gpu, tmp_path):
-    pytest.importorskip("matplotlib")
-    files = [tmp_path / name for name in ("a/1.svg", "a/2.svg")]
-    assert all(draw(gpu, file) for file in files)
-    first, second = (file.read_text() for file in files)
-    assert first == second
-    assert "limit set by the bytes" in first
-    assert "dc:date" not in first
-
-
-def test_nothing_is_drawn_from_nothing(cpu, tmp_path):
-    target = tmp_path / "x.svg"
-    assert not draw([], target)
-    assert not draw(cpu, target)
-    assert not target.exists()
 
 
 def test_points_of_the_sweep_are_ratios(gpu):

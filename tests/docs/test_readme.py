@@ -22,7 +22,10 @@ SHELL = [
     if snippet.language == "bash" and not snippet.text.startswith(("make ", SERVE, CURL))
 ]
 PYTHON = [snippet for snippet in SNIPPETS if snippet.language == "python"]
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/operators.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/operators.md"),
+    *("docs/tutorial.md", "docs/concepts.md", "docs/figures.md", "docs/benchmarks.md"),
+)
 LINK = re.compile(r'\]\(([^)\s]+)\)|src="([^"]+)"')
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from gossamer import plotting
 from gossamer.engine import EngineConfig
-from gossamer.evaluation import plots
 from gossamer.evaluation.comparison import file_digest, open_subject
 from gossamer.evaluation.frontier.candidates import Budget, Candidates, Problem
 from gossamer.evaluation.frontier.measure import Conditions, Measuring
@@ -200,7 +200,7 @@ def _text(options: SearchOptions, tokenizer: Any, longest: int) -> Perplexity:
 def _check_outputs(options: SearchOptions) -> None:
     """What would otherwise go wrong after half an hour."""
     if options.plot is not None:
-        plots.check()
+        plotting.check()
     output = options.output
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         raise ValueError(f"{output}: cannot be written; must be a file in a folder that exists")

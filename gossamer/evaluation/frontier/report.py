@@ -1,6 +1,5 @@
 """Tables and the figure of what was measured: quality against memory and against time."""
 
-import importlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from gossamer import plotting
 from gossamer.evaluation.frontier.outcome import MeasuredCache, Outcome
-from gossamer.evaluation.plots import FRONTIER, STYLE, check, save
+from gossamer.evaluation.plots import save
 
 COLUMNS = (
     "cache", "share", "layout", "bytes per token", "decode against dense", "change in NLL",
@@ -91,9 +91,7 @@ def _change(row: MeasuredCache) -> str:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Write PNG and SVG; the files. Raises ImportError without matplotlib."""
-    check()
-    folder.mkdir(parents=True, exist_ok=True)
-    with importlib.import_module("matplotlib").rc_context(STYLE):
+    with plotting.style():
         return save(_figure(outcome), folder / NAME)
 
 
@@ -101,8 +99,7 @@ def _figure(outcome: Outcome) -> Any:
     """Against memory with speed as colour, and against speed; points have numbers, as specs are too
     long to stand next to them."""
     rows = [row for row in outcome.rows if row.role != "dense"]
-    figures: Any = importlib.import_module("matplotlib.figure")
-    figure = figures.Figure(figsize=(10, 4.5 + 0.14 * len(rows)), layout="constrained")
+    figure = plotting.new_figure(10, 4.5 + 0.14 * len(rows))
     memory, time = figure.subplots(1, 2, sharey=True)
     shading = _shading(rows)
     for number, row in enumerate(rows, start=1):
@@ -111,7 +108,7 @@ def _figure(outcome: Outcome) -> Any:
             _point(time, outcome, row, factor, number, shading)
     line = [row for row in outcome.frontier if row.role != "dense"]
     x, y = [row.share for row in line], [row.added for row in line]
-    memory.plot(x, y, color=FRONTIER, linewidth=1, zorder=0)
+    memory.plot(x, y, color=plotting.ORANGE, linewidth=1, zorder=0)
     memory.axvline(outcome.budget.share, color=UNIFORM, linewidth=0.8, linestyle=":")
     time.axvline(1, color=UNIFORM, linewidth=0.8, linestyle=":")
     for axes in (memory, time):
@@ -134,9 +131,9 @@ def _factor(row: MeasuredCache) -> float | None:
 def _shading(rows: Sequence[MeasuredCache]) -> Any:
     """Colours of speeds, from the slowest to the fastest."""
     known = [factor for row in rows if (factor := _factor(row)) is not None] or [1.0]
-    colours: Any = importlib.import_module("matplotlib.colors")
+    colours = plotting.module("matplotlib.colors")
     scale = colours.Normalize(min(known), max(*known, min(known) + 0.01))
-    mappable: Any = importlib.import_module("matplotlib.cm").ScalarMappable
+    mappable = plotting.module("matplotlib.cm").ScalarMappable
     return mappable(scale, cmap="viridis_r")
 
 

@@ -1,6 +1,5 @@
 """Figures of runs: distributions of one, throughput against latency of several rates."""
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,42 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from gossamer import plotting
+from gossamer.plotting import BLUE, GREY, RED
 from gossamer.server.load.client import ClientResult
 from gossamer.server.load.report import heading, summary
 from gossamer.workloads.bounds import Bounds
-
-BLUE, RED, GREY = "#0b6e99", "#c4462d", "#777777"
-STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-}
 
 
 def check_plot(path: Path) -> None:
     """Before a long run: ImportError without matplotlib, ValueError for no kind of figure."""
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"--plot is {str(path)!r}; must end in .png, .svg or .pdf")
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'gossamer[plots]'") from None
+    plotting.check()
 
 
 @contextmanager
 def _figure(path: Path, panels: int, height: float) -> Iterator[tuple[Any, Any]]:
     """(figure, its axes), written at the end."""
-    matplotlib: Any = importlib.import_module("matplotlib")
-    figure_class = importlib.import_module("matplotlib.figure").Figure
-    with matplotlib.rc_context(STYLE):
-        figure = figure_class(figsize=(3.4 * panels, height), layout="constrained")
+    with plotting.style():
+        figure = plotting.new_figure(3.4 * panels, height)
         yield figure, figure.subplots(1, panels)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        plotting.save(figure, path)
 
 
 def plot(found: dict[str, Any], results: Sequence[ClientResult], path: Path) -> None:
@@ -98,16 +82,8 @@ def _latency(
         _note(axes, f"bound {bound:g}", (0, bound), (3, 4), "left")
     axes.set(xlabel="output tokens/s", xlim=(0, 1.05 * max(tokens, default=1)), yscale="log")
     axes.margins(y=0.15)
-    _plain_log_ticks(axes.yaxis)
+    plotting.plain_log_ticks(axes.yaxis)
     _title(axes, title)
-
-
-def _plain_log_ticks(axis: Any) -> None:
-    """100, 200, 500, ... instead of powers."""
-    ticker = importlib.import_module("matplotlib.ticker")
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
-    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _goodput(axes: Any, records: Sequence[dict[str, Any]]) -> None:

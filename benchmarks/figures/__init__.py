@@ -1,0 +1,1 @@
+"""Figures of what was measured, next to what others published: `gossamer figures`."""
