@@ -49,8 +49,6 @@ def test_the_first_table_links_to_records_and_commands():
 @pytest.mark.parametrize("file", [*WRITERS, *(claim.file for claim in CLAIMS)])
 def test_commands_exist(file):
     module = command_of(file).split()[2]
-    if file == "fusion" and importlib.util.find_spec("gossamer.fusion") is None:
-        pytest.skip("there is no fusion here yet")
     assert importlib.util.find_spec(module) is not None
 
 
