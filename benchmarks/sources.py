@@ -22,6 +22,7 @@ PROGRAMS = {
     "engine_": ENGINE,
     "transformers_": (*ENGINE, "gossamer/integrations"),
     "masked_host": ("gossamer/attention", "gossamer/masks", "csrc/attention/masked"),
+    "structured": ("gossamer/engine", "gossamer/models", "gossamer/kv"),
     "fusion": ("gossamer/fusion", "gossamer/attention", "gossamer/kernels", "csrc"),
 }
 # Lines that are no records of ops, by file.
