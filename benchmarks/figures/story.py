@@ -97,51 +97,44 @@ def quality_speed(found: Benchmarks) -> Chart:
 
 # ---- throughput and latency ----------------------------------------------------------------------
 
-LOAD_FILE = "serving/loads.jsonl"
+LOAD_FILES = {"gossamer": "serving/loads.jsonl", "vLLM": "serving/loads_vllm.jsonl"}
 SHORT_NAMES = {
-    "k=coded:8x16+4x80+2x32@row,v=coded:4x32+3x64+2x32@row": "coded 23%",
+    "gossamer, k=coded:8x16+4x80+2x32@row,v=coded:4x32+3x64+2x32@row": "gossamer, coded 23%",
+    "vLLM, dense": "vLLM, bf16",
 }
+Latest = dict[tuple[str, str, str], Line]  # by name of engine and cache, model, work
 
 
 def throughput_latency(found: Benchmarks) -> Chart:
-    """Tokens/s against the time of a token, and of request mixes; vLLM's of another day."""
-    latest = {
-        (r["model"], r["kv"], r["work"]): r
-        for r in found.lines(LOAD_FILE)
-        if r.get("run") == "second"
-    }
+    """Tokens/s against the time of a token, and of request mixes; vLLM on the same machine."""
+    latest: Latest = {}
+    for engine, file in LOAD_FILES.items():
+        for line in found.lines(file):
+            if line.get("run") == "second":
+                name = f"{engine}, {line['kv']}"
+                latest[SHORT_NAMES.get(name, name), line["model"], line["work"]] = line
     if not latest:
-        raise MissingRecordsError(f"{found.folder / LOAD_FILE} has no second run of a load")
-    theirs = found.table("data/vllm_h200.csv")
+        files = " and ".join(LOAD_FILES.values())
+        raise MissingRecordsError(f"{files} in {found.folder} have no second run of a load")
     device = next(iter(latest.values()))["device"]
     return Chart(
         "Throughput and latency of the engine, and of vLLM 0.24",
-        (_equal(latest, theirs), *_mixes(latest, theirs)),
+        (_equal(latest), *_mixes(latest)),
         columns=3,
-        note=f"{device}, random bfloat16 weights, greedy, no prefix cache, second runs. vLLM's "
-        "figures are of another day on a machine of "
-        "the same kind. Points are named by sequences x tokens of context.",
+        note=f"{device}, random bfloat16 weights, greedy, no prefix cache, second runs, one engine "
+        "after the other. Points are named by sequences x tokens of context.",
         size=(3.9, 3.3),
     )
 
 
-Latest = dict[tuple[str, str, str], Line]
-
-
-def _equal(latest: Latest, theirs: list[dict[str, str]]) -> Panel:
+def _equal(latest: Latest) -> Panel:
     """Decode steps: milliseconds of a token, and tokens/s of all sequences."""
     points: dict[str, list[tuple[float, float, str]]] = {}
-    for (model, kv, work), line in latest.items():
+    for (name, model, work), line in latest.items():
         equal = equal_sequences(work)
         if model == "llama-3-8b" and equal is not None and line["step_ms"] > 0:
-            own = points.setdefault(f"gossamer, {SHORT_NAMES.get(kv, kv)}", [])
-            own.append((line["step_ms"], 1e3 * equal[0] / line["step_ms"], _size(equal)))
-    for row in theirs:
-        equal = equal_sequences(row["work"])
-        if row["what"] == "step_ms" and equal is not None:
-            middle = (float(row["low"]) + float(row["high"])) / 2
-            own = points.setdefault(f"vLLM, {row['kv']}", [])
-            own.append((middle, 1e3 * equal[0] / middle, _size(equal)))
+            point = (line["step_ms"], 1e3 * equal[0] / line["step_ms"], _size(equal))
+            points.setdefault(name, []).append(point)
     series = []
     for number, (name, own) in enumerate(sorted(points.items())):
         x, y, texts = zip(*sorted(own), strict=True)
@@ -150,19 +143,14 @@ def _equal(latest: Latest, theirs: list[dict[str, str]]) -> Panel:
     return Panel("decoding, Llama 3 8B's shape", *axes, tuple(series))
 
 
-def _mixes(latest: Latest, theirs: list[dict[str, str]]) -> list[Panel]:
+def _mixes(latest: Latest) -> list[Panel]:
     """Requests of mixed lengths, all at once."""
     panels = []
-    for model, title in (("llama-3-8b", "Llama 3 8B's shape"), ("llama-135m", "a shape of 135M")):
+    for shape, title in (("llama-3-8b", "Llama 3 8B's shape"), ("llama-135m", "a shape of 135M")):
         bars: dict[str, list[tuple[str, float]]] = {}
-        for (name, kv, work), line in latest.items():
-            if name == model and work in LOADS:
-                own = bars.setdefault(f"gossamer, {SHORT_NAMES.get(kv, kv)}", [])
-                own.append((_mix(work), line["output_tps"]))
-        for row in theirs:
-            if row["model"] == model and row["what"] == "output_tps":
-                own = bars.setdefault(f"vLLM, {row['kv']}", [])
-                own.append((_mix(row["work"]), (float(row["low"]) + float(row["high"])) / 2))
+        for (name, model, work), line in latest.items():
+            if model == shape and work in LOADS:
+                bars.setdefault(name, []).append((_mix(work), line["output_tps"]))
         series = []
         for number, (name, own) in enumerate(sorted(bars.items())):
             x, y = zip(*own, strict=True)
