@@ -78,13 +78,16 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path):
-    torch.manual_seed(11)
-    model = tmp_path / "tiny"
-    model.mkdir()
-    tiny_with_tokenizer(model, head_dim=32)
+    model = os.environ.get("GOSSAMER_TEST_MODEL")  # smollm2, say; takes minutes
+    if model is None:
+        torch.manual_seed(11)
+        path = tmp_path / "tiny"
+        path.mkdir()
+        tiny_with_tokenizer(path, head_dim=32)
+        model = str(path)
     caches = ("dense", SPARSE)
     config = ClusterConfig(
-        model=str(model),
+        model=model,
         caches=caches,
         engine={"device": "cpu", "dtype": "float32", "kv_memory": "64MB"},
         settings=Settings(model=MODEL, limits=Limits(drain=2)),

@@ -33,8 +33,10 @@ def test_completion(client, live):
     expected = live.offline(PROMPT, max_tokens=20)
     assert answer.choices[0].text == expected.outputs[0].text
     assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.prompt_tokens == len(PROMPT)
-    assert (answer.usage.completion_tokens, answer.usage.total_tokens) == (20, len(PROMPT) + 20)
+    length = len(expected.prompt_token_ids)
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (length, 20)
+    assert usage.total_tokens == length + 20
 
 
 def test_streamed_completion(client, live):
@@ -123,9 +125,10 @@ def test_several_prompts(client, live):
     prompts = [PROMPT, "Once upon a time"]
     answer = client.completions.create(prompt=prompts, n=2, max_tokens=6, **GREEDY)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    texts = [live.offline(prompt, max_tokens=6).outputs[0].text for prompt in prompts]
+    expected = [live.offline(prompt, max_tokens=6) for prompt in prompts]
+    texts = [each.outputs[0].text for each in expected]
     assert [choice.text for choice in answer.choices] == [t for t in texts for _ in range(2)]
-    assert answer.usage.prompt_tokens == sum(len(prompt) for prompt in prompts)
+    assert answer.usage.prompt_tokens == sum(len(each.prompt_token_ids) for each in expected)
     assert answer.usage.completion_tokens == 24
 
 
@@ -209,7 +212,7 @@ def test_errors_have_the_client_s_types(client):
         client.completions.create(model="gpt-4", prompt="x")
     assert caught.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(model=MODEL, prompt="x" * 600)
+        client.completions.create(model=MODEL, prompt="x " * 9000)
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="temperature is 3"):
         client.completions.create(model=MODEL, prompt="x", temperature=3)
