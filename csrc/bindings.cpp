@@ -12,6 +12,8 @@
 #include "gemm/linear.h"
 #include "gemm/linear_8bit.h"
 #include "gemm/linear_act.h"
+#include "gemm/linear_gguf.h"
+#include "gemm/linear_int4.h"
 #include "gemm/linear_norm.h"
 #include "gemm/mlp.h"
 #include "gemm/quantize_int8.h"
@@ -37,6 +39,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "Tensor? dense_k, Tensor? dense_v, Tensor? dense_table, int? k_keep, str k_values, str k_scales, int? v_keep, "
       "str v_values, str v_scales, str dense_values, int window, int sink, int page_size, float scale, "
       "float softcap, int sliding) -> (Tensor, Tensor)");
+  m.def("dequantize_gguf(Tensor weight, str type, ScalarType dtype) -> Tensor");
   m.def("element_wise_mul_add(Tensor a, Tensor b, Tensor c) -> Tensor");
   m.def("fused_add_gelu(Tensor x, Tensor bias, str approximate=\"none\") -> Tensor");
   m.def(
@@ -60,12 +63,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
   m.def(
       "linear_fp8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
       "-> Tensor");
+  m.def("linear_gguf(Tensor x, Tensor[] weights, str types, Tensor? bias=None) -> Tensor");
   m.def(
       "gated_mlp(Tensor x, Tensor gate_up, Tensor down, Tensor? gate_up_bias=None, Tensor? down_bias=None, "
       "str activation=\"silu\") -> Tensor");
   m.def(
       "gemm_chain(Tensor x, Tensor w1, Tensor w2, Tensor? b1=None, Tensor? b2=None, str activation=\"gelu\") "
       "-> Tensor");
+  m.def("linear_int4(Tensor x, Tensor codes, Tensor scale, Tensor zero, Tensor? bias=None) -> Tensor");
   m.def(
       "linear_int8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
       "-> Tensor");
@@ -95,6 +100,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
 STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("bias_act", TORCH_BOX(&gossamer::bias_act_cpu));
   m.impl("decode_attention", gossamer::boxed<&gossamer::decode_attention_cpu>);
+  m.impl("dequantize_gguf", TORCH_BOX(&gossamer::dequantize_gguf_cpu));
   m.impl("element_wise_mul_add", TORCH_BOX(&gossamer::element_wise_mul_add_cpu));
   m.impl("fused_add_gelu", TORCH_BOX(&gossamer::fused_add_gelu_cpu));
   m.impl("fused_residual_layernorm", TORCH_BOX(&gossamer::fused_residual_layernorm_cpu));
@@ -109,6 +115,8 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cpu));
   m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
   m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cpu));
+  m.impl("linear_gguf", TORCH_BOX(&gossamer::linear_gguf_cpu));
+  m.impl("linear_int4", TORCH_BOX(&gossamer::linear_int4_cpu));
   m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cpu));
   m.impl("linear_norm", TORCH_BOX(&gossamer::linear_norm_cpu));
   m.impl("masked_attention", gossamer::boxed<&gossamer::masked_attention_cpu>);

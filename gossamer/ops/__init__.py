@@ -7,6 +7,7 @@ Call them as functions (`gossamer.ops.fused_add_gelu(x, bias)`), choose a backen
 from gossamer.ops.backends import BACKENDS, BackendUnavailableError, use_backend
 from gossamer.ops.bias_act import bias_act
 from gossamer.ops.decode_attention import DenseWindow, decode_attention
+from gossamer.ops.dequantize_gguf import dequantize_gguf
 from gossamer.ops.element_wise_mul_add import element_wise_mul_add
 from gossamer.ops.fused_add_gelu import fused_add_gelu
 from gossamer.ops.fused_residual_layernorm import fused_residual_layernorm
@@ -23,6 +24,8 @@ from gossamer.ops.kv_unpack import kv_unpack
 from gossamer.ops.linear import linear
 from gossamer.ops.linear_act import linear_act
 from gossamer.ops.linear_fp8 import linear_fp8
+from gossamer.ops.linear_gguf import linear_gguf
+from gossamer.ops.linear_int4 import linear_int4
 from gossamer.ops.linear_int8 import linear_int8
 from gossamer.ops.linear_norm import linear_norm
 from gossamer.ops.masked_attention import masked_attention
@@ -51,6 +54,7 @@ __all__ = [
     "Turn",
     "bias_act",
     "decode_attention",
+    "dequantize_gguf",
     "element_wise_mul_add",
     "fused_add_gelu",
     "fused_residual_layernorm",
@@ -66,6 +70,8 @@ __all__ = [
     "linear",
     "linear_act",
     "linear_fp8",
+    "linear_gguf",
+    "linear_int4",
     "linear_int8",
     "linear_norm",
     "masked_attention",
