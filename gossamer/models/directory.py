@@ -58,7 +58,7 @@ class DirectorySource:
         # All the tensors of a module: those of one matrix may be in several files.
         modules = None if names is None else {_module(name) for name in names}
         held = dict(self._stored(lambda name: modules is None or _module(name) in modules))
-        with reading(self.folder, f"not a complete {self.scheme.label} checkpoint"):
+        with reading(self.folder, f"its {self.scheme.label} matrices cannot be used"):
             for name, tensor in self.scheme.tensors(held, tensor_shapes(self.config)):
                 if names is None or name in names:
                     yield name, tensor

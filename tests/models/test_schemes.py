@@ -11,8 +11,8 @@ from gossamer.models.directory import _Slices
 from gossamer.models.layout import tensor_shapes
 from gossamer.models.packed import Fp8Rows, Int4Rows, Int8Rows, PackedTensor
 from gossamer.models.source import WHOLE
-from tests.models.quantized import CHECKPOINTS, SIZES, save, write_checkpoint
-from tests.models.tiny import assert_near, logits_of, random_ids, tiny_directory
+from tests.models.quantized import CHECKPOINTS, save
+from tests.models.tiny import assert_near, logits_of, random_ids
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
@@ -21,29 +21,7 @@ KEY = "model.layers.0.self_attn.k_proj.weight"
 KINDS = {"int4": Int4Rows, "awq": Int4Rows, "gptq": Int4Rows, "int8": Int8Rows, "fp8": Fp8Rows}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Matrices are tiny: threads wait for each other longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Folders of (quantized, twin) by name of the checkpoint, each written once."""
-    root = tmp_path_factory.mktemp("schemes")
-    tiny_directory("llama", root / "plain", **SIZES)
-    folders = {}
-
-    def of(name):
-        if name not in folders:
-            folders[name] = root / name, root / f"{name}-twin"
-            write_checkpoint(CHECKPOINTS[name], root / "plain", *folders[name])
-        return folders[name]
-
-    return of
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def load(path, shard=None):

@@ -31,7 +31,7 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     method = found.get("quant_method")
     if method is None and "config_groups" in found:  # as compression_config had it
         method = CompressedTensors.label
-    if method not in SCHEMES:
+    if not isinstance(method, str) or method not in SCHEMES:
         valid = f"must be one of {', '.join(SCHEMES)}"
         raise ValueError(f"{key}: quant_method is {method!r}; {valid}")
     try:

@@ -63,6 +63,8 @@ class CompressedTensors(Scheme):
     def of(cls, config: Mapping[str, Any]) -> Self:
         """From a quantization_config; ValueError that names what is not supported."""
         setting(config.get("sparsity_config") or {}, "format", ("dense",), "dense")
+        if transforms := (config.get("transform_config") or {}).get("config_groups"):
+            raise ValueError(f"transform_config has {', '.join(sorted(transforms))}; must be empty")
         group = _only_group(config)
         setting(group, "targets", (["Linear"],))
         layout = setting(
@@ -72,7 +74,7 @@ class CompressedTensors(Scheme):
         if not isinstance(weights, dict):
             raise ValueError(f"weights is {weights!r}; must be the settings of weights")
         kind, bits, strategies = FORMATS[layout]
-        setting(weights, "num_bits", (bits,))
+        setting(weights, "num_bits", (bits,), 8)
         setting(weights, "type", (kind,), "int")
         strategy = setting(weights, "strategy", strategies, _default_strategy(weights))
         symmetric = (True, False) if layout == PACKED else (True,)
