@@ -82,10 +82,10 @@ class Fp8Rows:
 
     def dequantized(self) -> Tensor:
         """float32 [n, k]."""
-        weight, (rows, columns) = self.codes.float(), self.shape
-        if self.scale.dim() == 1 or tuple(self.scale.shape) == (rows, 1):
+        weight = self.codes.float()
+        if self.scale.dim() == 1 or tuple(self.scale.shape) == (len(weight), 1):
             return weight.mul_(self.scale)
-        return weight.mul_(blocks_expanded(self.scale)[:rows, :columns])
+        return scale_blocks(weight, self.scale)
 
 
 Packed = Int4Rows | Int8Rows | Fp8Rows
@@ -107,6 +107,13 @@ class PackedTensor(StoredTensor, Protocol):
         ...
 
 
-def blocks_expanded(scale: Tensor) -> Tensor:
-    """Scales [a, b] of blocks as a scale for each weight, [128 a, 128 b]."""
-    return scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+def scale_blocks(weight: Tensor, scale: Tensor, top: int = 0, left: int = 0) -> Tensor:
+    """The weight [n, k] times scales of blocks, in place.
+
+    top, left: how many rows and columns of the first blocks are not there.
+    """
+    across = scale.repeat_interleave(BLOCK, 1)[:, left : left + weight.shape[1]]
+    for block, row in enumerate(across):
+        first = block * BLOCK - top
+        weight[max(first, 0) : first + BLOCK] *= row
+    return weight

@@ -15,7 +15,7 @@ from gossamer.models.packed import (
     Int4Rows,
     Int8Rows,
     Packed,
-    blocks_expanded,
+    scale_blocks,
 )
 from gossamer.models.source import Part
 
@@ -93,12 +93,14 @@ class Int4Matrix:
     def __getitem__(self, part: Part) -> Tensor:
         rows, columns = _bounds(self.shape, part)
         scale, zero = self._scales(rows, columns)
-        first = columns.start % self.group
-        used = slice(first, first + columns.stop - columns.start)
-        weight = self._turned(self.codes, rows, columns).to(torch.float32)
-        weight -= zero.float().repeat_interleave(self.group, 1)[:, used]
-        weight *= scale.repeat_interleave(self.group, 1)[:, used]
-        return weight
+        first, last = columns.start, columns.stop
+        if self.group < self.shape[1]:  # groups as a whole; where a row is one, part of it will do
+            first, last = first // self.group * self.group, -(-last // self.group) * self.group
+        weight = self._turned(self.codes, rows, slice(first, last)).float()
+        groups = weight.unflatten(1, (scale.shape[1], -1))
+        groups -= zero.float()[..., None]
+        groups *= scale[..., None]
+        return weight[:, columns.start - first : columns.stop - first]
 
     def packed(self, part: Part) -> Packed:
         rows, columns = _bounds(self.shape, part)
@@ -157,12 +159,10 @@ class ScaledMatrix:
     def __getitem__(self, part: Part) -> Tensor:
         rows, columns = _bounds(self.shape, part)
         scale = self._scale(rows, columns)
+        weight = self.codes[rows, columns].float()
         if self.strategy == "block":
-            top, left = rows.start % BLOCK, columns.start % BLOCK
-            scale = blocks_expanded(scale)[
-                top : top + rows.stop - rows.start, left : left + columns.stop - columns.start
-            ]
-        return self.codes[rows, columns].float().mul_(scale)
+            return scale_blocks(weight, scale, rows.start % BLOCK, columns.start % BLOCK)
+        return weight.mul_(scale)
 
     def packed(self, part: Part) -> Packed:
         rows, columns = _bounds(self.shape, part)
