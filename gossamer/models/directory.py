@@ -1,7 +1,7 @@
 """A Hugging Face directory: config.json, safetensors in one file or several, a tokenizer."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from gossamer.kv.extras import import_extra
 from gossamer.models.config import ModelConfig, require_model_type, token_ids
+from gossamer.models.layout import tensor_shapes
 from gossamer.models.problems import reading
+from gossamer.models.schemes import KEYS, Scheme, scheme_of
 from gossamer.models.source import Part, StoredTensor
 
 WEIGHTS = "model.safetensors"
@@ -21,19 +23,23 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "voc
 
 @dataclass(frozen=True)
 class DirectorySource:
-    """See Source. folder: never written to, and nothing is ever downloaded."""
+    """See Source. folder: never written to, and nothing is ever downloaded.
+
+    scheme: how its matrices are quantized, if they are. Those are PackedTensors then.
+    """
 
     folder: Path
     config: ModelConfig
     calibration: Path | None = None
+    scheme: Scheme | None = None
 
     @classmethod
     def open(cls, folder: Path, weights: bool = True) -> Self:
         """Read the config; ValueError for a damaged one, and for no safetensors if `weights`."""
-        config = _read_config(folder)
+        config, scheme = _read_config(folder)
         if weights:
             _files(folder)
-        return cls(folder, config)
+        return cls(folder, config, scheme=scheme)
 
     @property
     def name(self) -> str:
@@ -46,18 +52,31 @@ class DirectorySource:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Iterator[tuple[str, StoredTensor]]:
+        if self.scheme is None:
+            yield from self._stored(lambda name: names is None or name in names)
+            return
+        # All the tensors of a module: those of one matrix may be in several files.
+        modules = None if names is None else {_module(name) for name in names}
+        held = dict(self._stored(lambda name: modules is None or _module(name) in modules))
+        with reading(self.folder, f"its {self.scheme.label} matrices cannot be used"):
+            for name, tensor in self.scheme.tensors(held, tensor_shapes(self.config)):
+                if names is None or name in names:
+                    yield name, tensor
+
+    def _stored(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, "_Slices"]]:
+        """Tensors as the files have them."""
         safetensors = import_extra("safetensors")
         for path, indexed in _files(self.folder).items():
-            wanted = indexed if names is None else [n for n in indexed or names if n in names]
-            if wanted == []:
+            if indexed is not None and not any(map(wanted, indexed)):
                 continue
             what = "not a complete safetensors file"
             with reading(path, what), safetensors.safe_open(str(path), framework="pt") as file:
                 held = set(file.keys())
                 if indexed is not None and (missing := sorted(set(indexed) - held)):
                     raise ValueError(f"has no {missing[0]}, which {INDEX} says is in it")
-                for name in sorted(held) if wanted is None else [n for n in wanted if n in held]:
-                    yield name, _Slices(path, name, file.get_slice(name))
+                for name in sorted(held) if indexed is None else indexed:
+                    if wanted(name):
+                        yield name, _Slices(path, name, file.get_slice(name))
 
     def tokenizer(self) -> Any:
         if not any((self.folder / name).is_file() for name in TOKENIZERS):
@@ -69,7 +88,7 @@ class DirectorySource:
 
 @dataclass(frozen=True, eq=False)
 class _Slices:
-    """See StoredTensor. slices: those of safetensors."""
+    """See StoredTensor. slices: those of safetensors, which outlive the open file."""
 
     path: Path
     name: str
@@ -79,22 +98,35 @@ class _Slices:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.slices.get_shape())
 
+    @property
+    def dtype(self) -> str:
+        """In the file's words, like "F16"."""
+        return str(self.slices.get_dtype())
+
     def __getitem__(self, part: Part) -> Tensor:
         with reading(self.path, f"{self.name} cannot be read"):
             tensor: Tensor = self.slices[part]
             return tensor
 
 
-def _read_config(folder: Path) -> ModelConfig:
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _read_config(folder: Path) -> tuple[ModelConfig, Scheme | None]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder}: has no config.json; must be a Hugging Face model directory")
     auto = import_extra("transformers").AutoConfig
     with reading(path, "not a config that can be used"):
         # Before transformers, which answers with a list of all the models it knows.
-        require_model_type(_read_json(path).get("model_type"))
+        found = _read_json(path)
+        require_model_type(found.get("model_type"))
+        scheme = scheme_of(found)
         config = auto.from_pretrained(str(folder), local_files_only=True)
-        return ModelConfig.from_hf(config, _generation_eos(folder))
+        for key in KEYS:
+            setattr(config, key, None)  # what it says is in the scheme now
+        return ModelConfig.from_hf(config, _generation_eos(folder)), scheme
 
 
 def _generation_eos(folder: Path) -> tuple[int, ...] | None:

@@ -77,7 +77,10 @@ def test_eos_ids(tmp_path):
     ("setting", "message"),
     [
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; must be 'silu'"),
-        ({"quantization_config": {"bits": 4}}, "the config has quantization_config"),
+        (
+            {"quantization_config": {"bits": 4}},
+            "quantization_config: quant_method is None; must be one of awq, compressed-tensors",
+        ),
         ({"attn_logit_softcapping": 30.0}, "the config has attn_logit_softcapping"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
