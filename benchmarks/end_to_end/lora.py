@@ -56,6 +56,7 @@ def merge(llm: LLM) -> None:
     for weights, gemms in zip(runner.decoder.weights.layers, bank.layers, strict=True):
         wholes = (weights.qkv, weights.o, weights.gate_up, weights.down)
         for whole, slots in zip(wholes, gemms, strict=True):
+            assert isinstance(whole, torch.Tensor), "weights are floats"
             whole.add_((slots.b[:, 0].double() @ slots.a[0].double()).to(whole))
 
 
@@ -116,6 +117,7 @@ def main(
     gpu = device == "cuda"
     options: dict[str, Any] = {"device": device, "prefix_caching": False, "random_weights": gpu}
     options |= {"kv_memory": "20GB" if gpu else "500MB", "max_model_len": 2048}
+    options["weights"] = "float"  # which adapters are merged into, to compare
     model = str(LLAMA) if gpu else "smollm2"
     lines = []
     with (

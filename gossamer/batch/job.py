@@ -72,6 +72,7 @@ class Setup:
         decisive |= {
             "config": repr(source.config),
             "weights": f"random, {seed}" if random else _weights(source),
+            "precision": options.get("weights", "auto"),
             "template": getattr(source.tokenizer(), "chat_template", None),
             "kv": self.kv,
             "name": self.name,

@@ -46,6 +46,7 @@ def throughput(
     device: o.Device = "auto",
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
+    weights: o.Weights = "auto",
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
     results: o.Results = None,
@@ -77,7 +78,15 @@ def throughput(
             name=workload,
         )
         config = benches.BenchConfig(
-            model, kv or ["dense"], dtype, device, kv_memory, calibration, random_weights, eager
+            model,
+            kv or ["dense"],
+            dtype,
+            device,
+            kv_memory,
+            calibration,
+            random_weights,
+            eager,
+            weights,
         )
         show(benches.throughput(config, wanted), results, config.resolved_device())
 
@@ -96,6 +105,7 @@ def latency(
     device: o.Device = "auto",
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
+    weights: o.Weights = "auto",
     random_weights: o.RandomWeights = False,
     eager: o.Eager = False,
     results: o.Results = None,
@@ -108,7 +118,15 @@ def latency(
         batches, contexts = o.numbers("batch", batch), o.numbers("context", context)
         o.at_least("output", output, 2)
         config = benches.BenchConfig(
-            model, kv or ["dense"], dtype, device, kv_memory, calibration, random_weights, eager
+            model,
+            kv or ["dense"],
+            dtype,
+            device,
+            kv_memory,
+            calibration,
+            random_weights,
+            eager,
+            weights,
         )
         records = benches.latency(config, batches, contexts, output, fill=fill)
         show(records, results, config.resolved_device())

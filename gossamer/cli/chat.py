@@ -45,6 +45,7 @@ def chat(
     calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
     launcher: o.Launcher = "auto",
+    weights: o.Weights = "auto",
     random_weights: o.RandomWeights = False,
     lora: o.Lora = None,
 ) -> None:
@@ -66,6 +67,7 @@ def chat(
                 calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
                 launcher=launcher,
+                weights=weights,
                 random_weights=random_weights,
                 lora=o.adapter(lora),
             ),

@@ -100,6 +100,7 @@ def evaluate(
     kv_memory: o.KVMemory = None,
     calibration: o.CalibrationFile = None,
     calibration_text: o.CalibrationText = None,
+    weights: o.Weights = "auto",
     as_markdown: o.Markdown = False,
 ) -> None:
     """Compare the quality of KV caches: perplexity, retrieval, long contexts, agreement."""
@@ -131,6 +132,7 @@ def evaluate(
                 kv_memory=kv_memory,
                 calibration=calibration,
                 calibration_text=calibration_text,
+                weights=weights,
             ),
             baseline=baseline,
             results=results,

@@ -48,6 +48,7 @@ def generate(
     calibration_text: o.CalibrationText = None,
     tensor_parallel_size: o.TensorParallel = 1,
     launcher: o.Launcher = "auto",
+    weights: o.Weights = "auto",
     random_weights: o.RandomWeights = False,
     lora: o.Lora = None,
     ignore_eos: Annotated[
@@ -82,6 +83,7 @@ def generate(
                 calibration_text=calibration_text,
                 tensor_parallel_size=tensor_parallel_size,
                 launcher=launcher,
+                weights=weights,
                 random_weights=random_weights,
                 lora=o.adapter(lora),
             ),

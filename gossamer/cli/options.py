@@ -128,6 +128,13 @@ Launcher = Annotated[
         "--launcher", help="What starts the parts of a split model: spawn, torchrun, ray or auto"
     ),
 ]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        help="Weights in memory: float, int8, fp8, int4 or auto (as the checkpoint has them)",
+    ),
+]
 RandomWeights = Annotated[
     bool,
     typer.Option("--random-weights", help="Use random weights; only the model's config is read"),

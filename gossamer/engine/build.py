@@ -66,7 +66,13 @@ def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Bui
     store = _open_store(config, CacheRule.of(kv, dtype, prompt_mask))
     v_basis = None if calibration is None else calibration.basis("v", kv.v)
     decoder = load_decoder(
-        source, dtype=dtype, device=device, max_len=wanted, shard=shard, v_basis=v_basis
+        source,
+        dtype=dtype,
+        device=device,
+        max_len=wanted,
+        shard=shard,
+        v_basis=v_basis,
+        weights=config.weights,
     )
     bank = None
     if config.max_loras:
@@ -84,7 +90,7 @@ def build(config: EngineConfig, shard: Shard | None = None, gpu: int = 0) -> Bui
     )
     if runner.graphs is not None:
         warm_up(runner, config.max_num_seqs, config.max_num_batched_tokens)
-    what = (source, kv, dtype, device, calibration)
+    what = (source, kv, dtype, device, calibration, config.weights)
     root = b"" if store is None else cache_root(*what)  # else all pages are this process's own
     return Built(
         *(source, kv, dtype, device, size, max_model_len, root, spec.rule, runner, speed, store)

@@ -13,6 +13,7 @@ from gossamer.kv.auto import Preset
 from gossamer.kv.page_store import PageStore
 from gossamer.masks import Mask
 from gossamer.models import Source, open_model
+from gossamer.models.precision import WEIGHTS
 from gossamer.ops.checks import one_of
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
@@ -33,7 +34,8 @@ class EngineConfig:
     float16, bfloat16 or auto (the checkpoint's on a GPU, float32 on a CPU). device: cpu, cuda,
     cuda:1, ... or auto. max_model_len: the longest sequence, prompt and output; None for what model
     and memory allow. kv_memory: bytes or "40GB", "2GiB"; None for what steps leave of a
-    GPU, 2 GiB on a CPU. max_num_batched_tokens: tokens computed in one step at most. calibration: a
+    GPU, 2 GiB on a CPU. max_num_batched_tokens: tokens computed in one step at most. weights:
+    float, int8, fp8, int4, or auto for as the checkpoint has them (docs/weights.md). calibration: a
     file made by `gossamer calibrate`, for coded rows, bases and weighted ranks; by default one is
     made at the first use of a model, on calibration_text or on text that the model writes, and
     kept (see gossamer.kv.calibration_files). enforce_eager: no CUDA graphs. prompt_mask:
@@ -61,6 +63,7 @@ class EngineConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     tensor_parallel_size: int = 1
+    weights: str = "auto"
     calibration: str | PathLike[str] | None = None
     calibration_text: str | PathLike[str] | None = None
     seed: int = 0
@@ -93,6 +96,7 @@ class EngineConfig:
         if self.calibration is not None and self.calibration_text is not None:
             raise ValueError("calibration and calibration_text are both given; must be one of them")
         one_of("launcher", self.launcher, LAUNCHER_NAMES)
+        one_of("weights", self.weights, WEIGHTS)
         Preset.parse(self.kv)
         mask: Any = self.prompt_mask
         if mask is not None and not isinstance(mask, Mask):

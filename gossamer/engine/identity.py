@@ -21,12 +21,13 @@ def cache_root(
     dtype: torch.dtype,
     device: torch.device,
     calibration: Calibration | None,
+    weights: str = "auto",
 ) -> bytes:
     """The same in all processes that have the same weights, cache and calibration; else another.
 
     Reads a part of each of the source's tensors. In which files or order they are does not matter.
     """
-    digest = hashlib.blake2b(repr((FORMAT, source.config, str(kv), dtype)).encode())
+    digest = hashlib.blake2b(repr((FORMAT, source.config, str(kv), dtype, weights)).encode())
     for part in sorted(
         _digest(name, tensor.shape, _middle(tensor), dtype)
         for name, tensor in source.tensors(dtype=dtype, device=device)

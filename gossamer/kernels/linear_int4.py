@@ -104,8 +104,8 @@ def linear_int4(
     with torch.cuda.device_of(x):
         if m > SKINNY:
             weight = x.new_empty((n, k))
-            grid = (triton.cdiv(n, _EXPAND["BN"]), triton.cdiv(k // 2, _EXPAND["BYTES"]))
-            linear_int4_kernel_expand[grid](
+            tiles = (triton.cdiv(n, _EXPAND["BN"]), triton.cdiv(k // 2, _EXPAND["BYTES"]))
+            linear_int4_kernel_expand[tiles](
                 codes, scale, zero, weight, n, k, group, *strides, **_EXPAND
             )
             return F.linear(x, weight, bias)
@@ -127,7 +127,7 @@ def variants() -> list[Variant]:
     options = _tile(16, 2)
     warps = options.pop("num_warps")
     del options["num_stages"]
-    types = names | {p: "*bf16" for p in ("a_ptr", "bias_ptr", "c_ptr")} | sizes
+    types = names | dict.fromkeys(("a_ptr", "bias_ptr", "c_ptr"), "*bf16") | sizes
     types |= {"m": "i32", "a_stride": "i32"}
     skinny = Variant(linear_int4_kernel, types, {"HAS_BIAS": True} | options, warps)
     expand = Variant(linear_int4_kernel_expand, names | {"out_ptr": "*bf16"} | sizes, _EXPAND, 4)

@@ -19,7 +19,7 @@ from gossamer.kv.bases import QueryKeyTurn
 from gossamer.kv.cache_spec import CacheSpec
 from gossamer.kv.cache_step import CacheStep, Chunk, DecodeBatch, PackedChunks
 from gossamer.kv.layouts import Side
-from gossamer.kv.store import BlockStore
+from gossamer.kv.store import BlockStore, zeros
 from gossamer.masks import Mask
 from gossamer.ops import DenseWindow, Rotation, decode_attention, prefill_attention, rope_append
 from gossamer.ops.kv_block import BLOCK_TOKENS
@@ -69,8 +69,7 @@ class PagedCache:
         # Zeros: values that nobody wrote are weighted by 0, and 0 times NaN would be NaN.
         shape = self.spec.shape
         size = (pages, shape.layers, shape.kv_heads, side.block_bytes(shape.head_dim))
-        zeros = torch.zeros(size, dtype=torch.uint8, device=self.spec.device)
-        return BlockStore(side, shape.head_dim, zeros)
+        return BlockStore(side, shape.head_dim, zeros(size, self.spec.device))
 
     def _set(self, pools: Pools) -> None:
         """Views are made once: a step asks for those of each layer."""
@@ -101,7 +100,7 @@ class PagedCache:
             return
         for name in ("k", "v"):
             old = self.pools[name]
-            larger = old.new_zeros(stored_pages, *old.shape[1:])
+            larger = zeros((stored_pages, *old.shape[1:]), old.device)
             larger[: len(old)] = old
             self.replace(**{name: larger})
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,22 @@ from gossamer.ops import kv_pack, kv_unpack
 from gossamer.ops.kv_block import BlockFormat
 
 MAGNITUDE = Ranking()
+
+
+ALIGNED = 64  # bytes: a cache line, and the widest vector
+
+
+def zeros(size: tuple[int, ...], device: torch.device) -> Tensor:
+    """uint8 of 0. On a CPU, pages of memory come into being when they are first used.
+
+    A cache of 2 GiB that is mostly empty takes what is in it, and no second to write zeros.
+    """
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    count = prod(size)
+    memory = np.zeros(count + ALIGNED, dtype=np.uint8)
+    first = -memory.ctypes.data % ALIGNED
+    return torch.from_numpy(memory[first : first + count]).view(size)
 
 
 @dataclass(frozen=True, eq=False)

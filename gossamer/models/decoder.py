@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.layers import GatedMLP, RMSNorm, RotaryEmbedding
 from gossamer.models.config import ModelConfig
 from gossamer.models.lora import DOWN, GATE_UP, OUT, QKV, LoRA
+from gossamer.models.matrix import Matrix, PackedMatrix, embed, multiply
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import Rotation, linear, rmsnorm_rope, rope, silu_mul
+from gossamer.ops import Rotation, rmsnorm_rope, rope, silu_mul
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,6 @@ Attend = Callable[[int, Projection], Tensor]
 def on_rotated(attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]) -> Attend:
     """What attends with q, k and v, after RoPE."""
     return lambda layer, projection: attend(layer, *projection.rotated())
-
-
-# Up to this many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
-# EPYC). There it stays ahead up to about 128 rows; CPUs with matrix units may cross earlier.
-SKINNY_ROWS = 16
 
 
 class Decoder:
@@ -101,7 +96,7 @@ class Decoder:
     ) -> tuple[Projection, Tensor]:
         """Up to the first attention: what it gets, and the residual [T, hidden]."""
         # Each norm adds what the block before it made; before the first one, that is nothing.
-        embedded = F.embedding(ids, self.weights.embedding)
+        embedded = embed(ids, self.weights.embedding, self.dtype)
         x, residual = self._norms[0](embedded, self._zero.expand_as(embedded))
         return self._project(0, x, positions, lora), residual
 
@@ -125,7 +120,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
-        return _linear(hidden, self.weights.head, None)
+        return multiply(hidden, self.weights.head)
 
     def _project(self, layer: int, x: Tensor, positions: Tensor, lora: LoRA | None) -> Projection:
         weights = self.weights.layers[layer]
@@ -157,21 +152,20 @@ class Decoder:
         return RMSNorm.with_weight(weight, self.config.norm_eps)
 
 
-def _mlp(layer: LayerWeights) -> GatedMLP:
-    return GatedMLP.with_weights(layer.gate_up, layer.down, layer.gate_up_bias, layer.down_bias)
+def _mlp(layer: LayerWeights) -> Callable[[Tensor], Tensor]:
+    gate_up, down = layer.gate_up, layer.down
+    if not isinstance(gate_up, PackedMatrix) and not isinstance(down, PackedMatrix):
+        return GatedMLP.with_weights(gate_up, down, layer.gate_up_bias, layer.down_bias)
+    return lambda x: multiply(
+        silu_mul(multiply(x, gate_up, layer.gate_up_bias)), down, layer.down_bias
+    )
 
 
 def _adapted(
-    layer: int, gemm: int, x: Tensor, weight: Tensor, bias: Tensor | None, lora: LoRA | None
+    layer: int, gemm: int, x: Tensor, weight: Matrix, bias: Tensor | None, lora: LoRA | None
 ) -> Tensor:
     """A projection, and what adapters add to it."""
-    y = _linear(x, weight, bias)
+    y = multiply(x, weight, bias)
     if lora is not None:
         lora.add(layer, gemm, x, y)
     return y
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Our own GEMM for the few rows of a decode step on a CPU, torch's for all others."""
-    skinny = x.is_cpu and x.shape[0] <= SKINNY_ROWS
-    return linear(x, weight, bias) if skinny else F.linear(x, weight, bias)

@@ -45,6 +45,10 @@ class DirectorySource:
     def name(self) -> str:
         return self.folder.resolve().name
 
+    @property
+    def packing(self) -> str | None:
+        return None if self.scheme is None else self.scheme.packing
+
     def tensors(
         self,
         names: Collection[str] | None = None,

@@ -18,8 +18,10 @@ from torch import Tensor
 from gossamer.kv.extras import import_extra
 from gossamer.models.config import ModelConfig
 from gossamer.models.gguf_config import FREQUENCY_FACTORS, config_of, is_permuted
+from gossamer.models.packed import GgufRows
 from gossamer.models.problems import reading
 from gossamer.models.source import Part, StoredTensor
+from gossamer.ops.gguf import RUN, TYPES
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -56,7 +58,7 @@ class GGUFSource:
         """Read the header; ValueError for a file that is damaged or of another architecture."""
         reader_type = _reader_type()
         with reading(path, "not a complete GGUF file"):
-            reader = reader_type(path)
+            reader = reader_type(path, "c")  # copy on write: torch wants memory it might write to
         with reading(path, "not a model that can be used"):
             return cls(path, reader, config_of(reader))
 
@@ -67,6 +69,13 @@ class GGUFSource:
     @property
     def name(self) -> str:
         return self.label or self.path.name
+
+    @property
+    def packing(self) -> str | None:
+        """See Source; a file of plain numbers is not packed."""
+        plain = {"F32", "F16", "BF16"}
+        packed = any(t.tensor_type.name not in plain for t in self.reader.tensors)
+        return "gguf" if packed else None
 
     def tensors(
         self,
@@ -134,6 +143,35 @@ class _Quantized:
         first, last = rows.start // unit * unit, -(-rows.stop // unit) * unit
         found = self._rows(slice(first, last))
         return found[(slice(rows.start - first, rows.stop - first), *part[1:])]
+
+    def packed(self, part: Part) -> GgufRows:
+        """Blocks of these rows, views of the mapped file where they are in order; see PackedTensor.
+
+        ValueError for types that no kernel has, and for columns that cut through a block.
+        """
+        kind = self.tensor.tensor_type.name.lower()
+        if kind not in TYPES or len(self.shape) != 2:
+            raise ValueError(f"{self.name} is {kind}; must be one of {', '.join(TYPES)}")
+        rows = self._bytes(range(self.shape[0])[part[0]])
+        if len(part) == 1:
+            return GgufRows(kind, rows)
+        block, columns = TYPES[kind], range(self.shape[1])[part[1]]
+        unit = max(block.weights, RUN)
+        if columns.start % unit or columns.stop % unit:
+            raise ValueError(f"{self.name}: columns {columns.start} to {columns.stop} cut a block")
+        first, last = (at // block.weights * block.bytes for at in (columns.start, columns.stop))
+        return GgufRows(kind, rows[:, first:last])
+
+    def _bytes(self, rows: range) -> Tensor:
+        """Of these rows in Hugging Face's order; of a permuted tensor, a copy."""
+        with reading(self.path, f"{self.name} cannot be read"):
+            stored = torch.from_numpy(self.tensor.data.view(np.uint8).reshape(self.shape[0], -1))
+        if self.heads is None:
+            return stored[rows.start : rows.stop]
+        unit = self.shape[0] // self.heads
+        first, last = rows.start // unit * unit, -(-rows.stop // unit) * unit
+        whole = unpermute(stored[first:last], (last - first) // unit)
+        return whole[rows.start - first : rows.stop - first]
 
     def _rows(self, rows: slice) -> Tensor:
         """In Hugging Face's order; of a permuted tensor, whole heads."""

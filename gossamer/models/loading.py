@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,16 +13,27 @@ from gossamer.kv.folding import turn_output, turn_values
 from gossamer.models.config import ModelConfig
 from gossamer.models.decoder import Decoder
 from gossamer.models.layout import EMBEDDING, HEAD, NORM, layer_name, tensor_shapes
+from gossamer.models.matrix import Matrix, PackedMatrix, stored_as
+from gossamer.models.precision import Precision
 from gossamer.models.shard import Shard
-from gossamer.models.source import WHOLE, Part, Source
+from gossamer.models.source import WHOLE, Part, Source, StoredTensor
 from gossamer.models.weights import LayerWeights, Weights
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HARMLESS = re.compile(r"(^|\.)rotary_emb\.(inv_freq|(cos|sin)_cached)$")  # computed from the config
 LISTED = 4  # names in an error message
 
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Tensor `index` of those that are one below the other in a matrix of few bits."""
+
+    matrix: PackedMatrix
+    index: int
+
+
 # Where a tensor goes: into which memory (None: this rank has no use for it), and which part of it.
-Place = tuple[Tensor | None, Part]
+Place = tuple[Tensor | Row | None, Part]
 
 
 @torch.no_grad()
@@ -33,9 +45,11 @@ def load_decoder(
     max_len: int,
     shard: Shard | None = None,
     v_basis: Basis | None = None,
+    weights: str = "float",
 ) -> Decoder:
     """A decoder with the source's weights, rounded to dtype, for positions below max_len.
 
+    weights: float, or in how many bits matrices are held, see gossamer.models.precision.
     Only the shard's parts of tensors are read. v_basis: of all layers and the shard's KV heads;
     folded into the V and output projections in float64 before they are rounded, see
     gossamer.kv.folding. Raises ValueError for other dtypes and shapes, for a shard that does not
@@ -51,12 +65,13 @@ def load_decoder(
         expected = (shape.layers, shape.kv_heads, shape.head_dim, shape.head_dim)
         if tuple(v_basis.matrix.shape) != expected:
             raise ValueError(f"v_basis is {list(v_basis.matrix.shape)}; must be {list(expected)}")
-    weights = Weights.empty(config, shard, dtype, device)
+    precision = Precision.of(weights, source, device)
     try:
-        _fill(weights, source, shard, v_basis)
+        memory = Weights.empty(config, shard, dtype, device, precision)
+        _fill(memory, source, shard, v_basis)
     except ValueError as error:
         raise ValueError(f"{source.name}: {error}") from None
-    return Decoder(config, weights, max_len=max_len, shard=shard)
+    return Decoder(config, memory, max_len=max_len, shard=shard)
 
 
 def source_fingerprint(source: Source) -> Fingerprint:
@@ -78,7 +93,7 @@ def source_fingerprint(source: Source) -> Fingerprint:
 
 def _fill(weights: Weights, source: Source, shard: Shard, v_basis: Basis | None) -> None:
     """Every tensor into its place; ValueError unless each comes exactly once in its shape."""
-    config, like = source.config, weights.embedding
+    config, like = source.config, weights.norm
     shapes, places = tensor_shapes(config), _places(config, weights, shard)
     missing, unexpected = dict.fromkeys(shapes), []
     tied_head = None
@@ -90,23 +105,50 @@ def _fill(weights: Weights, source: Source, shard: Shard, v_basis: Basis | None)
         else:
             _check(name, tensor.shape, shapes[name], already=name not in missing)
             del missing[name]
-            memory, part = places[name]
-            if memory is not None:
-                memory.copy_(_folded(name, _floats(name, tensor[part]), v_basis, like.device))
+            _put(name, tensor, places[name], v_basis, like.device)
     if missing:
         raise ValueError(f"tensors are missing: {_some(list(missing))}")
     if unexpected:
         raise ValueError(f"tensors that its config has no place for: {_some(unexpected)}")
-    if tied_head is not None and not _same(tied_head[WHOLE], weights.embedding):
+    if tied_head is not None and not _same(tied_head[WHOLE], _embedding(weights, source)):
         raise ValueError(f"{HEAD} is not {EMBEDDING}, and its config says that they are tied")
+
+
+def _put(
+    name: str, tensor: StoredTensor, place: Place, v_basis: Basis | None, device: torch.device
+) -> None:
+    """A tensor's part into its memory: copied, kept as it is stored, or quantized."""
+    memory, part = place
+    if memory is None:
+        return
+    if isinstance(memory, Tensor):
+        memory.copy_(_folded(name, _floats(name, tensor[part]), v_basis, device))
+        return
+    matrix = memory.matrix
+    kept = None if _turns(name, v_basis) else stored_as(matrix.stored, tensor, part)
+    if kept is None:
+        floats = _folded(name, _floats(name, tensor[part]), v_basis, device)
+        try:
+            kept = matrix.quantized(floats.to(device, torch.float32))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    matrix.put(memory.index, kept)
+
+
+def _embedding(weights: Weights, source: Source) -> Tensor:
+    """As numbers, which a packed one is read again for."""
+    if isinstance(weights.embedding, Tensor):
+        return weights.embedding
+    (found,) = source.tensors([EMBEDDING], dtype=weights.norm.dtype)
+    return found[1][WHOLE].to(weights.norm.dtype)
 
 
 def _places(config: ModelConfig, weights: Weights, shard: Shard) -> dict[str, Place]:
     """Where each tensor goes, by its full name."""
     places: dict[str, Place] = {
-        EMBEDDING: (weights.embedding, WHOLE),
+        EMBEDDING: (_row(weights.embedding), WHOLE),
         NORM: (weights.norm, WHOLE),
-        HEAD: (weights.head, WHOLE),
+        HEAD: (_row(weights.head), WHOLE),
     }
     for index, layer in enumerate(weights.layers):
         for part, place in _layer_places(config, layer, shard).items():
@@ -121,9 +163,9 @@ def _layer_places(config: ModelConfig, layer: LayerWeights, shard: Shard) -> dic
     places: dict[str, Place] = {
         "input_layernorm.weight": (layer.attention_norm, WHOLE),
         "post_attention_layernorm.weight": (layer.mlp_norm, WHOLE),
-        "self_attn.o_proj.weight": (layer.o, (*WHOLE, q_rows)),
+        "self_attn.o_proj.weight": (_row(layer.o), (*WHOLE, q_rows)),
         "self_attn.o_proj.bias": (layer.o_bias, WHOLE),
-        "mlp.down_proj.weight": (layer.down, (*WHOLE, inter)),
+        "mlp.down_proj.weight": (_row(layer.down), (*WHOLE, inter)),
         "mlp.down_proj.bias": (layer.down_bias, WHOLE),
     }
     fused = (
@@ -134,7 +176,7 @@ def _layer_places(config: ModelConfig, layer: LayerWeights, shard: Shard) -> dic
         lengths = [rows.stop - rows.start for rows in parts.values()]
         for kind, memory in (("weight", weight), ("bias", bias)):
             if memory is not None:
-                for (name, rows), own in zip(parts.items(), memory.split(lengths), strict=True):
+                for (name, rows), own in zip(parts.items(), _split(memory, lengths), strict=True):
                     places[f"{owner}.{name}_proj.{kind}"] = (own, (rows,))
     if layer.qk_norm is not None:  # copied once per head
         places["self_attn.q_norm.weight"] = (layer.qk_norm[: len(queries)], WHOLE)
@@ -142,14 +184,32 @@ def _layer_places(config: ModelConfig, layer: LayerWeights, shard: Shard) -> dic
     return places
 
 
+def _row(memory: Matrix) -> Tensor | Row:
+    return Row(memory, 0) if isinstance(memory, PackedMatrix) else memory
+
+
+def _split(memory: Matrix, lengths: list[int]) -> Sequence[Tensor | Row]:
+    """The memory of each of several tensors that are one below the other."""
+    if isinstance(memory, PackedMatrix):
+        return [Row(memory, index) for index in range(len(lengths))]
+    parts: Sequence[Tensor] = memory.split(lengths)
+    return parts
+
+
 def _slice(items: range, size: int = 1) -> slice:
     """What items of this size take of a dimension."""
     return slice(items.start * size, items.stop * size)
 
 
+def _turns(name: str, v_basis: Basis | None) -> bool:
+    """Whether a basis of V changes this tensor."""
+    turned = re.search(r"self_attn\.(v_proj\.|o_proj\.weight)", name)
+    return v_basis is not None and turned is not None
+
+
 def _folded(name: str, tensor: Tensor, v_basis: Basis | None, device: torch.device) -> Tensor:
     """V and output projections in V's basis, the others as they are."""
-    if v_basis is None or not re.search(r"self_attn\.(v_proj\.|o_proj\.weight)", name):
+    if v_basis is None or not _turns(name, v_basis):
         return tensor
     turn = turn_values if "v_proj" in name else turn_output
     return turn(tensor.to(device), v_basis, int(name.split(".")[2]))

@@ -35,6 +35,10 @@ class RandomSource:
     def config(self) -> ModelConfig:
         return self.base.config
 
+    @property
+    def packing(self) -> str | None:
+        return None
+
     def tensors(
         self,
         names: Collection[str] | None = None,

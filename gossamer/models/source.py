@@ -26,6 +26,7 @@ class Source(Protocol):
     """A model that can be loaded, and nothing loaded yet but its config.
 
     name: for people, without a path. calibration: a file that fits the model, if one comes with it.
+    packing: what matrices are stored in, if not in numbers: gguf, int8, int4 or fp8.
     """
 
     @property
@@ -36,6 +37,9 @@ class Source(Protocol):
 
     @property
     def calibration(self) -> Path | None: ...
+
+    @property
+    def packing(self) -> str | None: ...
 
     def tensors(
         self,

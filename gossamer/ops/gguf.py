@@ -44,7 +44,7 @@ def row_length(op: str, name: str, rows: Tensor, kind: str) -> int:
     if rows.shape[1] > 1 and rows.stride(1) != 1:
         raise ValueError(f"{op}: {name} has strides {list(rows.stride())}; rows must be contiguous")
     block = TYPES[kind]
-    k, rest = divmod(rows.shape[1] * block.weights, block.bytes)
+    k = rows.shape[1] // block.bytes * block.weights
     if rows.shape[1] % block.bytes or k % RUN:
         unit = max(block.bytes, block.bytes * RUN // block.weights)
         raise ValueError(

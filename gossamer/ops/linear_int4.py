@@ -43,8 +43,8 @@ def dequantized(codes: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """float32 [n, k]."""
     runs = codes.unflatten(1, (-1, RUN // 2))
     weight = torch.cat((runs & 15, runs >> 4), 2).flatten(1).float()
-    weight = weight.unflatten(1, (scale.shape[1], -1))
-    return ((weight - zero.float()[..., None]) * scale.float()[..., None]).flatten(1)
+    groups: Tensor = weight.unflatten(1, (scale.shape[1], -1))
+    return ((groups - zero.float()[..., None]) * scale.float()[..., None]).flatten(1)
 
 
 def _reference(

@@ -37,6 +37,7 @@ class BenchConfig:
     calibration: Path | None = None
     random_weights: bool = False
     eager: bool = False
+    weights: str = "auto"
 
     def resolved(self) -> tuple[torch.dtype, str, KVShape]:
         """The dtype and device that the engine will choose, and the model's shape."""
@@ -64,6 +65,7 @@ class BenchConfig:
             "calibration": self.calibration,
             "random_weights": self.random_weights,
             "enforce_eager": self.eager,
+            "weights": self.weights,
             "prefix_caching": False,
             **more,
         }

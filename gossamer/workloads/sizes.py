@@ -7,6 +7,7 @@ from gossamer.engine.cache_size import DENSE_SHARE
 from gossamer.kv import Dense, KVConfig, KVShape, Side
 from gossamer.kv.layouts import PLAIN
 from gossamer.kv.rule import CacheRule
+from gossamer.models.matrix import Matrix
 from gossamer.ops.kv_block import BLOCK_TOKENS
 
 SPARE = 2  # sequences' dense pages that the engine has beyond those of all that run
@@ -49,10 +50,7 @@ def sequences_that_fit(
 
 def weight_bytes(engine: Engine) -> int:
     """Weights that a step reads; of an embedding that is not the head too, only some rows."""
-    weights = engine.built.runner.decoder.weights
-    tensors = [weights.norm, weights.head]
-    tensors += [x for layer in weights.layers for x in vars(layer).values() if x is not None]
-    return sum(x.nbytes for x in tensors)
+    return sum(x.nbytes for x in _step_weights(engine))
 
 
 def kv_bytes_read(engine: Engine, tokens: int) -> int:
@@ -67,4 +65,10 @@ def kv_bytes_read(engine: Engine, tokens: int) -> int:
 
 def weight_count(engine: Engine) -> int:
     """Parameters that take part in the GEMMs of a step."""
-    return weight_bytes(engine) // engine.built.dtype.itemsize
+    return sum(x.numel() for x in _step_weights(engine))
+
+
+def _step_weights(engine: Engine) -> list[Matrix]:
+    weights = engine.built.runner.decoder.weights
+    matrices: list[Matrix] = [weights.norm, weights.head]
+    return matrices + [x for layer in weights.layers for x in vars(layer).values() if x is not None]

@@ -76,7 +76,7 @@ BAD_CALLS = [
 
 def _unpacked(codes, scale, zero):
     """Weight by weight, in float64."""
-    n, k = codes.shape[0], codes.shape[1] * 2
+    k = codes.shape[1] * 2
     column = torch.arange(k)
     byte = codes.cpu()[:, column // 32 * 16 + column % 16].int()
     code = torch.where(column % 32 < 16, byte & 15, byte >> 4)

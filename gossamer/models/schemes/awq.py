@@ -48,6 +48,10 @@ class AWQ(Scheme):
         )
 
     @property
+    def packing(self) -> str:
+        return "int4"
+
+    @property
     def needed(self) -> tuple[str, ...]:
         return NEEDED
 

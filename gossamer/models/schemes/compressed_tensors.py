@@ -26,6 +26,7 @@ FORMATS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "int-quantized": ("int", 8, ("channel",)),
     "float-quantized": ("float", 8, ("tensor", "channel")),
 }
+PACKINGS = {PACKED: "int4", "int-quantized": "int8", "float-quantized": "fp8"}
 DTYPES = {"int-quantized": "I8", "float-quantized": "F8_E4M3"}
 
 
@@ -86,6 +87,10 @@ class CompressedTensors(Scheme):
             setting(weights, "symmetric", symmetric, True),
             weights.get("actorder") in ("group", "dynamic", True),
         )
+
+    @property
+    def packing(self) -> str:
+        return PACKINGS[self.format]
 
     @property
     def needed(self) -> tuple[str, ...]:

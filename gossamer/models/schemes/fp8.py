@@ -42,6 +42,10 @@ class Fp8(Scheme):
         return cls(ignored, block is not None)
 
     @property
+    def packing(self) -> str:
+        return "fp8"
+
+    @property
     def needed(self) -> tuple[str, ...]:
         return ("weight", INVERSE if self.blocks else "weight_scale")
 

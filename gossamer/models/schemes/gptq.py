@@ -54,6 +54,10 @@ class GPTQ(Scheme):
         )
 
     @property
+    def packing(self) -> str:
+        return "int4"
+
+    @property
     def needed(self) -> tuple[str, ...]:
         return NEEDED
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gossamer.models.packed import (
     BLOCK,
-    RUN,
     Fp8Rows,
     Int4Rows,
     Int8Rows,
@@ -18,6 +17,7 @@ from gossamer.models.packed import (
     scale_blocks,
 )
 from gossamer.models.source import Part
+from gossamer.ops.linear_int4 import RUN
 
 NATURAL = tuple(range(8))
 MIDDLE = 8  # the code of a weight of 0 where a scheme is symmetric

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gossamer.models.packed import RUN, PackedTensor
+from gossamer.models.packed import PackedTensor
 from gossamer.models.schemes.matrices import Stored, whole
 from gossamer.models.source import StoredTensor
+from gossamer.ops.linear_int4 import RUN
 
 FLOATS = ("F16", "BF16", "F32")
 CODES = ("I8", "F8_E4M3", "F8_E5M2")  # what a `weight` that is not of floats may be
@@ -24,6 +25,11 @@ class Scheme(ABC):
 
     label: ClassVar[str]  # quant_method
     parts: ClassVar[frozenset[str]]  # all tensors of a quantized matrix; the others go unchanged
+
+    @property
+    @abstractmethod
+    def packing(self) -> str:
+        """What matrices are stored in: int4, int8 or fp8."""
 
     @property
     @abstractmethod
