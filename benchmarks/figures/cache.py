@@ -1,5 +1,4 @@
-"""What is in the cache, drawn to scale: one token's K and V, and what a query sees of a "
-"sequence."""
+"""What is in the cache, drawn to scale: a token's K and V, and what a query sees of a sequence."""
 
 import math
 from itertools import groupby

@@ -29,10 +29,6 @@ PAIRS = {
 }
 
 
-def size_of(row: Row) -> str:
-    return f"{row['batch']} x {int(row['tokens']):,}"
-
-
 def ratios(
     rows: Iterable[Row], column: str, of: str, over: str, value: str = "ms"
 ) -> dict[tuple[str, ...], float]:
