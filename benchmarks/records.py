@@ -16,6 +16,7 @@ Line = dict[str, Any]
 # Files of results and the module that writes them; others are of the suite of the same name.
 WRITERS = {
     "masked_attention_shapes": "benchmarks.suites.masked_attention --points shapes",
+    "masked_attention_families": "benchmarks.suites.masked_attention --points families",
     "engine_codes": "benchmarks.end_to_end.engine --part codes",
     "engine_decode": "benchmarks.end_to_end.engine",
     "engine_throughput": "benchmarks.end_to_end.engine",
@@ -25,9 +26,24 @@ WRITERS = {
     "transformers_cache": "benchmarks.end_to_end.transformers_cache",
     "fusion": "benchmarks.end_to_end.fusion",
     "loads": "benchmarks.end_to_end.loads benchmarks/models/llama-3-8b mixed decode long",
+    "loads_vllm": (
+        "benchmarks.end_to_end.loads benchmarks/models/llama-3-8b mixed decode long --engine vllm"
+    ),
+    "lora": "benchmarks.end_to_end.lora --results benchmarks/serving",
     "replicas": "benchmarks.end_to_end.replicas --results benchmarks/serving",
+    "structured": "benchmarks.end_to_end.structured",
     "smollm2-135m": "benchmarks.end_to_end.quality",
+    "auto-smollm2": (
+        "gossamer.cli.main eval smollm2 --tasks perplexity,lookup "
+        "--kv auto:25% --kv auto:20% --kv auto:16% --results FILE"
+    ),
+    "peers-smollm2": (
+        "gossamer.cli.main eval smollm2 --tasks perplexity --peer turboquant:4 --peer turboquant:3 "
+        "--peer fp8 --peer int8 --peer quest:0.25 --peer kivi:4 --results FILE"
+    ),
+    "positions-smollm2": "benchmarks.end_to_end.positions",
     "soak": "benchmarks.end_to_end.soak",
+    "nvidia-h200": "benchmarks.end_to_end.transformers_cache",  # of comparisons/transformers
 }
 
 

@@ -25,8 +25,19 @@ PROGRAMS = {
     "structured": ("gossamer/engine", "gossamer/models", "gossamer/kv"),
     "fusion": ("gossamer/fusion", "gossamer/attention", "gossamer/kernels", "csrc"),
 }
-# Lines that are no records of ops, by file.
-LINES = {"serving/loads.jsonl": ENGINE}
+QUALITY = ("gossamer/models", "gossamer/layers", "gossamer/kv", "gossamer/evaluation", "csrc/kv")
+# Records and other lines that are not in results/, by file. vLLM's lines depend on nothing of ours.
+LINES = {
+    "serving/loads.jsonl": ENGINE,
+    "serving/loads_vllm.jsonl": (),
+    "serving/lora.jsonl": ENGINE,
+    "serving/replicas.jsonl": (*ENGINE, "gossamer/cluster", "gossamer/server"),
+    "quality/smollm2-135m.jsonl": QUALITY,
+    "quality/scores/auto-smollm2.jsonl": QUALITY,
+    "quality/scores/peers-smollm2.jsonl": QUALITY,
+    "comparisons/transformers/nvidia-h200.jsonl": (*ENGINE, "gossamer/integrations"),
+}
+NEWEST = ("serving/loads.jsonl",)  # have lines of earlier versions too, which no table shows
 
 
 def sources_of(op: str, backends: Iterable[str]) -> list[str]:
@@ -107,8 +118,10 @@ def measured() -> dict[tuple[str, str], list[str]]:
             for revision in dict.fromkeys(str(line["revision"]) for line in lines):
                 found[str(path.relative_to(ROOT)), revision] = sources
     for file, folders in LINES.items():
-        newest = read_lines(FOLDER / file)[-1]["revision"]
-        found[f"benchmarks/{file}", newest] = list(folders)
+        revisions = list(dict.fromkeys(str(line["revision"]) for line in read_lines(FOLDER / file)))
+        for revision in revisions[-1:] if file in NEWEST else revisions:
+            if folders:
+                found[f"benchmarks/{file}", revision] = list(folders)
     return found
 
 

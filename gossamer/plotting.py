@@ -5,9 +5,11 @@ matplotlib is an extra: pip install gossamer[plots].
 
 import importlib
 import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +105,76 @@ def plain_log_ticks(axis: Any, subs: tuple[float, ...] = (1, 2, 5)) -> None:
     axis.set_major_locator(locator)
     axis.set_minor_locator(ticker.NullLocator())
     plain_ticks(axis)
+
+
+# ---- labels of points ----------------------------------------------------------------------------
+
+# Where a label may stand, in points from its point, and its alignment; the first free one.
+NEARBY = [(5, 3), (5, -8), (-5, 3), (-5, -8), (8, -2), (-8, -2), (0, 6), (0, -11)]
+FURTHER = [(x, y) for x in (5, -5, 12, -12, 22, -22, 32, -32) for y in (3, -8, 12, -17, 20, -26)]
+PLACES = [
+    (dx, dy, "left" if dx > 0 else "right" if dx < 0 else "center")
+    for dx, dy in (*NEARBY, *sorted(FURTHER, key=lambda place: math.hypot(*place)))
+]
+NEAR = 14  # points; a label that is further away has a line to its point
+LINE_STEP = 3  # points between the places of a line that labels keep off
+Box = tuple[float, float, float, float]
+
+
+class Labels:
+    """Texts beside points of axes, off each other and off what was drawn. In points, not pixels."""
+
+    def __init__(self, axes: Any, size: float) -> None:
+        """After everything is drawn: places are those of the figure as it is now."""
+        axes.figure.draw_without_rendering()
+        self.axes, self.size, self.scale = axes, size, 72 / axes.figure.dpi
+        edges = axes.get_window_extent()
+        self.inside = [edge * self.scale for edge in (edges.x0, edges.y0, edges.x1, edges.y1)]
+        self.taken: list[Box] = []
+
+    def keep_off_points(self, x: Sequence[Any], y: Sequence[float], radius: float = 2.5) -> None:
+        for px, py in map(self._at, x, y):
+            self.taken.append((px - radius, py - radius, px + radius, py + radius))
+
+    def keep_off_line(self, x: Sequence[Any], y: Sequence[float]) -> None:
+        """Between points that follow each other."""
+        places = [self._at(*place) for place in zip(x, y, strict=True)]
+        for (x0, y0), (x1, y1) in pairwise(places):
+            steps = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / LINE_STEP))
+            for step in range(steps + 1):
+                px, py = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
+                self.taken.append((px - 1.5, py - 1.5, px + 1.5, py + 1.5))
+
+    def write(self, x: Any, y: float, text: str) -> None:
+        """At the first of PLACES that is free and inside; else where it overlaps least."""
+        at, wide, best = self._at(x, y), 0.56 * self.size * len(text), None
+        for dx, dy, align in PLACES:
+            left = at[0] + dx - {"left": 0.0, "right": wide, "center": wide / 2}[align]
+            box = (left, at[1] + dy - 1, left + wide, at[1] + dy + self.size)
+            low, high = self.inside[:2], self.inside[2:]
+            out = any(a < b for a, b in zip(box[:2], low, strict=True))
+            out = out or any(a > b for a, b in zip(box[2:], high, strict=True))
+            cost = sum(_overlap(other, box) for other in self.taken) + 1e4 * out
+            if best is None or cost < best[0]:
+                best = cost, (dx, dy), align, box
+            if not cost:
+                break
+        assert best is not None
+        _, offset, align, box = best
+        self.taken.append(box)
+        style: dict[str, Any] = {"fontsize": self.size, "color": "#333333", "ha": align}
+        style["zorder"] = 4
+        if math.hypot(*offset) > NEAR:
+            style["arrowprops"] = {"arrowstyle": "-", "lw": 0.5, "color": GREY, "shrinkB": 3}
+            style["arrowprops"]["shrinkA"] = 0
+        self.axes.annotate(text, (x, y), offset, textcoords="offset points", **style)
+
+    def _at(self, x: Any, y: float) -> tuple[float, float]:
+        px, py = self.axes.transData.transform((x, y))
+        return px * self.scale, py * self.scale
+
+
+def _overlap(a: Box, b: Box) -> float:
+    """Square points."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    return max(0.0, width) * max(0.0, height)

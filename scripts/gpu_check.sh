@@ -59,6 +59,7 @@ run_masked() {
   "$python" -m benchmarks.suites.masked_attention --results "$results"
   "$python" -m benchmarks.suites.masked_host --results "$results"
   "$python" -m benchmarks.suites.masked_attention --points shapes --seconds 180 --results "$results"
+  "$python" -m benchmarks.suites.masked_attention --points families --seconds 180 --results "$results"
 }
 run_checks() { "$python" -m gossamer.cli.main check-op --all --results benchmarks/results; }
 

@@ -6,15 +6,17 @@ A line for each way at each model, shape and mask. Every way's result is compare
 model in float32. `eager`, `compile`, `graphs` and `autotune` get the mask as a tensor; the last
 three are torch.compile's modes default, reduce-overhead and max-autotune. `flex` and `flex-graphs`
 are the first two of these over FlexAttention. Ours: `gossamer` (both parts), `attention` and
-`fusion` (one of them), `tuned` (both, after the tuner), with CUDA graphs as `--mode` says.
+`fusion` (one of them), `tuned` (both, after the tuner), with CUDA graphs as `--mode` says. A way
+that fails is a line of failures/fusion.jsonl, and is tried again the next time.
 """
 
 import gc
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +36,7 @@ from gossamer.bench import (
     read_records,
     write_records,
 )
-from gossamer.bench.record import device_folder
+from gossamer.bench.record import describe_device, device_folder, revision
 from gossamer.fusion.backend import Options
 from gossamer.fusion.tuning import tune
 from gossamer.masks import Mask, named
@@ -237,10 +239,18 @@ def key_of(record: Record) -> Key:
     return record.backend, tuple(record.shape), name, record.dtype
 
 
+Failed = Callable[[dict[str, Any]], None]
+
+
 def run(
-    subject: Subject, masks: list[str], ways: list[str], known: set[Key], options: Settings
+    subject: Subject,
+    masks: list[str],
+    ways: list[str],
+    known: set[Key],
+    options: Settings,
+    failed: Failed,
 ) -> Iterator[Record]:
-    """All ways at all masks; what is known already is left out."""
+    """All ways at all masks; what is known already is left out. failed: told of those that do."""
     dtype = str(subject.dtype).removeprefix("torch.")
     for mask_name in masks:
         point = f"model={subject.name} mask={mask_name}"
@@ -256,8 +266,20 @@ def run(
             except (RuntimeError, ValueError, WrongResultError, torch.OutOfMemoryError) as error:
                 line = next(iter(str(error).splitlines()), type(error).__name__)
                 warnings.warn(f"{point} {shape}: no {way}: {line}", stacklevel=2)
+                about = {"op": OP, "backend": way, "shape": [*shape], "dtype": dtype}
+                failed(about | {"variant": point, "error": f"{type(error).__name__}: {line}"})
             finally:
                 gc.collect()
+
+
+def keep_failure(path: Path, device: str, line: dict[str, Any]) -> None:
+    """One line for each way and point, of the last time."""
+    place = ("backend", "shape", "dtype", "variant")
+    lines = [json.loads(text) for text in path.read_text().splitlines()] if path.is_file() else []
+    kept = [old for old in lines if any(old[name] != line[name] for name in place)]
+    kept.append(line | {"device": describe_device(device), "revision": revision()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(each) + "\n" for each in kept))
 
 
 def main(
@@ -279,6 +301,7 @@ def main(
         one_of("ways", name, WAYS)
     path = results / device_folder(device) / f"{OP}.jsonl"
     records = read_records(path) if path.is_file() else []
+    failed = partial(keep_failure, path.parent / "failures" / path.name, device)
     options = Settings(mode, budget, iters)
     chosen = [
         way for way in ways or WAYS if way not in ("graphs", "flex-graphs") or device == "cuda"
@@ -295,7 +318,7 @@ def main(
                 torch._dynamo.reset()
                 subject = Subject(name, batch, n, getattr(torch, dtype), device)
                 known = {key_of(record) for record in records}
-                for record in run(subject, list(masks or MASKS), chosen, known, options):
+                for record in run(subject, list(masks or MASKS), chosen, known, options, failed):
                     records.append(record)
                     write_records(records, path)  # at once: time on a GPU may be over
                     passed = time.perf_counter() - started

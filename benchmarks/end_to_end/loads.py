@@ -125,7 +125,7 @@ def main(
     max_model_len: Annotated[int, typer.Option(help="the longest sequence")] = 8192,
     engine: Annotated[str, typer.Option(help="gossamer or vllm")] = "gossamer",
     output: Annotated[
-        Path | None, typer.Option("-o", help="file that lines are appended to")
+        Path | None, typer.Option("-o", "--output", help="file that lines are appended to")
     ] = None,
 ) -> None:
     """Measure; a line for each run."""
@@ -142,6 +142,7 @@ def main(
     else:
         run = gossamer_engine(model, kv, kv_memory=kv_memory, max_model_len=max_model_len)
     output = output or (VLLM_OUTPUT if engine == "vllm" else OUTPUT)
+    output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a") as file:
         for line in lines(run, works):
             text = json.dumps(about | line)

@@ -174,7 +174,7 @@ def main(
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     dtype: Annotated[str, typer.Option(help="of the model")] = "float32",
     scores: Annotated[Path, typer.Option(help="every score; a run goes on from there")] = SCORES,
-    output: Annotated[Path, typer.Option("-o", help="the rows of the table")] = ROWS,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the rows of the table")] = ROWS,
 ) -> None:
     """Measure; exit code 1 when a row is not within 0.005 of its simulation, or has failed."""
     tasks: list[Task] = [Perplexity.of_file(TEXT), Lookup()]

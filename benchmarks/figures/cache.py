@@ -1,5 +1,4 @@
-"""What is in the cache, drawn to scale: one token's K and V, and what a query sees of a "
-"sequence."""
+"""What is in the cache, drawn to scale: a token's K and V, and what a query sees of a sequence."""
 
 import math
 from itertools import groupby
@@ -47,16 +46,17 @@ class Token(Picture):
                 bits = 8 * fmt.nbytes / BLOCK_TOKENS
                 assert abs(at - bits) < 1e-6, f"{name}: {at} bits are drawn of {bits}"
                 axes.annotate("KV"[side], (0, place + 0.37 * side - 0.1), (-8, 0), **SMALL)
-            text = f"{_bytes(pair):.0f} bytes, {_share(pair):.1%}"
+            text = f"K and V: {_bytes(pair):.0f} bytes, {_share(pair):.1%}"
             end = 8 * max(fmt.nbytes for fmt in pair) / BLOCK_TOKENS
             axes.annotate(text, (end, place + 0.08), (6, 0), **(SMALL | {"fontsize": 9}))
         axes.set_yticks(range(len(PAIRS)), PAIRS, fontsize=9)
         axes.tick_params(axis="y", length=0, pad=14)
-        axes.set_xlim(0, 16 * HEAD_DIM * 1.22)
+        axes.set_xlim(0, 16 * HEAD_DIM * 1.3)
         axes.set_ylim(len(PAIRS) - 0.5, -0.5)
-        axes.set_xlabel("bits of one token in one head", fontsize=8)
+        places = range(0, 8 * 128 + 1, 8 * 16)
+        axes.set_xticks(places, [f"{bits // 8}" for bits in places], fontsize=8)
+        axes.set_xlabel("bytes of K, and of V, of one token in one head", fontsize=8)
         axes.grid(visible=False)
-        plotting.plain_ticks(axes.xaxis)
         heading(figure, self.title, names, self.size[0])
 
     def _bar(self, axes: Any, place: float, cells: list[Cell], names: dict[str, Any]) -> float:

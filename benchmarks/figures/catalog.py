@@ -26,7 +26,7 @@ FIGURES = (
     Figure("token-cache", cache.token, (), STORY),
     Figure("cache-semantics", cache.semantics, (), STORY),
     Figure("quality-speed", story.quality_speed, ("smollm2-135m", "decode_codes"), STORY),
-    Figure("throughput-latency", story.throughput_latency, ("loads",), STORY),
+    Figure("throughput-latency", story.throughput_latency, ("loads", "loads_vllm"), STORY),
     Figure("planner", story.planner, (), STORY),
     Figure("decode_speedup", kernels.decode_speedup, ("decode_attention",), OURS),
     Figure("decode-limit", kernels.decode_limit, kernels.DECODE, OURS),

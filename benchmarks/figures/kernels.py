@@ -93,7 +93,7 @@ def _group(record: Record) -> str:
 
 
 def roofline(found: Benchmarks) -> Chart:
-    """Every kernel of ours at its largest point, under the measured ceilings."""
+    """Each op that was measured, at its largest point, under the measured ceilings."""
     records = [r for r in found.everything() if r.op in OPS and r.bytes > 0]
     largest: dict[str, Record] = {}
     for record in defaults(records):
@@ -122,7 +122,7 @@ def roofline(found: Benchmarks) -> Chart:
         title = "no arithmetic: bytes moved"
         panels.append(Panel(title, Axis(""), Axis("GB/s", low=0), tuple(moved)))
     return Chart(
-        f"Roofline: every kernel at its largest point, {found.name}",
+        f"Roofline: each measured op at its largest point, {found.name}",
         tuple(panels),
         columns=2,
         note="16 bits where an op has them. Operations and bytes are what an op needs at the "
@@ -130,9 +130,15 @@ def roofline(found: Benchmarks) -> Chart:
         "something twice is below the line. Bytes moved: appending is a few rows, swapping goes "
         "to the host. The slope is the bandwidth of a large copy on the same machine, the heights "
         "are the "
-        "fastest GEMMs of all records, those of peers among them.",
+        "fastest GEMMs of all records, those of peers among them."
+        f"{_without_records(largest)}",
         size=(6.2, 5.0),
     )
+
+
+def _without_records(known: dict[str, Record]) -> str:
+    missing = ", ".join(op for op in sorted(OPS) if op not in known)
+    return f" Without records here: {missing}." if missing else ""
 
 
 def _half(record: Record) -> bool:

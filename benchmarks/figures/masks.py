@@ -39,6 +39,10 @@ OURS = ("gossamer", "gossamer, as its selector chooses")  # without and with coe
 # ---- the gallery ---------------------------------------------------------------------------------
 
 
+CLOSE_UP = 24  # queries and keys
+CLOSE = ("stof-sliding", "stof-dilated")  # masks that differ from each other only close up
+
+
 class Gallery(Picture):
     """Small drawings of masks."""
 
@@ -51,13 +55,33 @@ class Gallery(Picture):
             axes.grid(visible=False)
             axes.set_xticks([])
             axes.set_yticks([])
+            if name in CLOSE:
+                _close_up(axes, tiles)
             axes.set_title(f"{name}\n{tiles.counts().density:.1%} of all pairs", fontsize=8)
+        for axes in grid[-1]:
+            axes.set_xlabel("keys", fontsize=8)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("queries", fontsize=8)
         patches = plotting.module("matplotlib.patches")
         names = {
             name: patches.Patch(facecolor=color, edgecolor=plotting.EDGE)
             for name, color in drawing.COLORS.items()
         }
         heading(figure, self.title, names, self.size[0])
+
+
+def _close_up(axes: Any, tiles: TileMap) -> None:
+    """Pairs in the middle of the mask, one by one, in the corner that is empty."""
+    start = GALLERY_N // 2
+    part = slice(start, start + CLOSE_UP)
+    inset = axes.inset_axes((0.53, 0.53, 0.45, 0.45))
+    colors = plotting.module("matplotlib.colors").ListedColormap(
+        [drawing.COLORS["partial tile, off"], drawing.COLORS["partial tile, on"]]
+    )
+    inset.imshow(tiles.dense()[0, 0][part, part], cmap=colors, interpolation="nearest")
+    inset.set_xticks([])
+    inset.set_yticks([])
+    inset.grid(visible=False)
 
 
 def _tiles(name: str) -> TileMap:
@@ -72,7 +96,8 @@ def gallery(_: Benchmarks) -> Picture:
         values = {"density": counts.density, "full": counts.full, "partial": counts.partial}
         rows += [{"panel": name, "series": k, "x": GALLERY_N, "y": v} for k, v in values.items()]
     note = (
-        f"{GALLERY_N:,} queries down, as many keys to the right, tiles of 64 x 64. Full tiles "
+        f"{GALLERY_N:,} queries down, as many keys to the right, tiles of 64 x 64; squares in "
+        f"corners are {CLOSE_UP} x {CLOSE_UP} pairs from the middle. Full tiles "
         "need no mask, "
         "empty ones are never read. Names are those of `gossamer masks list` and of the benchmark "
         "(stof-)."
@@ -197,7 +222,7 @@ def reuse(found: Benchmarks) -> Chart:
         title = f"{batch} x {tokens:,} tokens: ours"
         axis = Axis("reused / re-tuned time", "log")
         if x:
-            panels.append(Panel(title, Axis(""), axis, series, one=True))
+            panels.append(Panel(title, Axis("mask"), axis, series, one=True))
     note = (
         "Above 1: tuning again wins. STOF: configurations of single operators reused after fusion. "
         f"Ours ({found.name}): kernel and tile size of masked attention that are the fastest at "

@@ -258,5 +258,7 @@ def _capacity(found: Benchmarks) -> Panel | None:
         series.append(Series(f"engine, {cache}", x, y, labels=texts, color=number + 1))
     size = max(record.facts["kv_bytes"] for record in own) / 1e9
     title = f"{model} in {size:.3g} GB of KV cache: ours"
-    axes = Axis(f"sequences of {context:,} tokens", low=0), Axis("output tokens/s", low=0)
+    right, top = (1.25 * max(at[side] for own in points.values() for at in own) for side in (0, 1))
+    x_axis = Axis(f"sequences of {context:,} tokens", low=0, high=right)
+    axes = x_axis, Axis("output tokens/s", low=0, high=top)
     return Panel(title, *axes, tuple(series))

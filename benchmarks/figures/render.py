@@ -17,12 +17,6 @@ TITLE = {"size": 10.5, "weight": "bold"}
 # Of a logarithmic axis, from many ticks to few.
 SUBS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 MOST_TICKS, NARROW = 6, 0.7  # decades
-# Where a label may stand, in points from its point, and its alignment; the first free one.
-PLACES = [
-    (dx * far, dy * far, "left" if dx > 0 else "right" if dx < 0 else "center")
-    for far in (1, 2, 3.5)
-    for dx, dy in ((5, 3), (5, -8), (-5, 3), (-5, -8), (0, 6), (0, -11))
-]
 
 
 def figure_of(chart: Chart | Picture) -> Any:
@@ -183,57 +177,19 @@ class _Bars:
 
 
 def _labels(axes: Any, panel: Panel) -> None:
-    """Beside their points, where neither another label nor a point is in the way."""
+    """Beside their points, where no label, point or line is in the way."""
     shown = [s for s in panel.series if s.kind in ("line", "points")]
     if not any(s.labels for s in shown):
         return
-    axes.figure.draw_without_rendering()  # places the axes
-    scale = 72 / axes.figure.dpi
-
-    def at(x: Any, y: float) -> tuple[float, float]:
-        px, py = axes.transData.transform((x, y))
-        return px * scale, py * scale
-
-    edges = axes.get_window_extent()
-    inside = (edges.x0 * scale, edges.y0 * scale, edges.x1 * scale, edges.y1 * scale)
-    points = [at(x, y) for s in shown for x, y in zip(s.x, s.y, strict=True)]
-    taken = [(x - 2.5, y - 2.5, x + 2.5, y + 2.5) for x, y in points]
+    labels = plotting.Labels(axes, LABEL)
+    for s in panel.series:
+        if s.kind in ("line", "rule"):
+            labels.keep_off_line(s.x, s.y)
     for s in shown:
+        labels.keep_off_points(s.x, s.y)
         for x, *ends in zip(s.x, s.low, s.high, strict=False):
-            (left, low), (_, high) = (at(x, end) for end in ends)
-            taken.append((left - 2, low, left + 2, high))
-    for series in shown:
-        for x, y, text in zip(series.x, series.y, series.labels, strict=False):
+            labels.keep_off_line((x, x), ends)
+    for s in shown:
+        for x, y, text in zip(s.x, s.y, s.labels, strict=False):
             if text:
-                dx, dy, ha, box = _place(at(x, y), text, taken, inside)
-                taken.append(box)
-                style = {"fontsize": LABEL, "color": "#333333", "ha": ha, "zorder": 4}
-                axes.annotate(text, (x, y), (dx, dy), textcoords="offset points", **style)
-
-
-Box = tuple[float, float, float, float]
-
-
-def _place(
-    at: tuple[float, float], text: str, taken: list[Box], inside: Box
-) -> tuple[float, float, str, Box]:
-    """The first of PLACES that is free and inside the axes; else the one that overlaps least."""
-    wide, high = 0.56 * LABEL * len(text), LABEL
-    best = None
-    for dx, dy, ha in PLACES:
-        left = at[0] + dx - {"left": 0.0, "right": wide, "center": wide / 2}[ha]
-        box = (left, at[1] + dy - 1, left + wide, at[1] + dy + high)
-        out = box[0] < inside[0] or box[2] > inside[2] or box[1] < inside[1] or box[3] > inside[3]
-        cost = sum(map(_overlap, taken, [box] * len(taken))) + 1e4 * out
-        if best is None or cost < best[0]:
-            best = cost, (dx, dy, ha, box)
-        if not cost:
-            break
-    assert best is not None
-    return best[1]
-
-
-def _overlap(a: Box, b: Box) -> float:
-    """Square points."""
-    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    return max(0.0, width) * max(0.0, height)
+                labels.write(x, y, text)

@@ -102,6 +102,7 @@ SHORT_NAMES = {
     "gossamer, k=coded:8x16+4x80+2x32@row,v=coded:4x32+3x64+2x32@row": "gossamer, coded 23%",
     "vLLM, dense": "vLLM, bf16",
 }
+OUTPUT = "output tokens/s"
 Latest = dict[tuple[str, str, str], Line]  # by name of engine and cache, model, work
 
 
@@ -139,7 +140,8 @@ def _equal(latest: Latest) -> Panel:
     for number, (name, own) in enumerate(sorted(points.items())):
         x, y, texts = zip(*sorted(own), strict=True)
         series.append(Series(name, x, y, "points", labels=texts, color=_color(name, number)))
-    axes = Axis("milliseconds of an output token", low=0), Axis("output tokens/s", low=0)
+    right = 1.3 * max((x for s in series for x in s.x if isinstance(x, float)), default=1.0)
+    axes = Axis("milliseconds of an output token", low=0, high=right), Axis(OUTPUT, low=0)
     return Panel("decoding, Llama 3 8B's shape", *axes, tuple(series))
 
 
@@ -156,7 +158,7 @@ def _mixes(latest: Latest) -> list[Panel]:
             x, y = zip(*own, strict=True)
             series.append(Series(name, x, y, "bars", color=_color(name, number)))
         if series:
-            panels.append(Panel(title, Axis(""), Axis("output tokens/s", low=0), tuple(series)))
+            panels.append(Panel(title, Axis(""), Axis(OUTPUT, low=0), tuple(series)))
     return panels
 
 
@@ -172,7 +174,7 @@ def _size(equal: tuple[int, int]) -> str:
 def _mix(work: str) -> str:
     load = LOADS[work]
     prompts, outputs = ("-".join(f"{n:,}" for n in ends) for ends in (load.inputs, load.outputs))
-    return f"{load.requests} requests,\n{prompts} in, {outputs} out"
+    return f"{load.requests} requests,\n{prompts} in,\n{outputs} out"
 
 
 # ---- the planner ---------------------------------------------------------------------------------

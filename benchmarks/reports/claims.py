@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.records import Benchmarks, command_of
-from benchmarks.reports import codes, masked
+from benchmarks.reports import codes, masked, older
 from benchmarks.reports.markdown import geometric_mean, table
 from benchmarks.suites.decode_codes import SHAPES
 from gossamer.bench import Record
@@ -96,7 +96,7 @@ def committed() -> Benchmarks:
 
 def readme_table() -> str:
     """The first table of the README."""
-    found = committed()
+    found, old = committed(), {file for file, _ in older.kept()}
     rows = []
     for claim in CLAIMS:
         before, after, more = claim.cells(found.records(claim.file))
@@ -104,6 +104,8 @@ def readme_table() -> str:
         links = (
             f"[how](docs/{claim.where}), [records]({path}), [command](docs/benchmarks.md#claims)"
         )
+        if path in old:
+            links += ", [older sources](docs/benchmarks.md#older-records)"
         rows.append([claim.what, before, after, f"{more} {links}"])
     return table(["on one NVIDIA H200", "before", "with Gossamer", ""], rows)
 

@@ -3,15 +3,19 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from benchmarks.end_to_end.fusion import DENSE, FLEX, OP, OURS
+from benchmarks.records import read_lines
 from benchmarks.reports.markdown import NOTHING, ms, speed_up, table
 from gossamer.bench import Record
+from gossamer.bench.suite import RESULTS
 
 Key = tuple[str, str, tuple[int, ...]]  # model, mask and shape
 Ways = dict[str, Record]
 COMPILED = [name for name in DENSE if name != "eager"]
 BOTH = ("gossamer", "tuned")
+FAILURES = f"*/failures/{OP}.jsonl"
 
 
 def _points(records: Iterable[Record]) -> dict[Key, Ways]:
@@ -71,3 +75,20 @@ def points(records: list[Record]) -> str:
     columns = ["model", "shape", "mask", "eager", "torch.compile", "FlexAttention", *OURS]
     made = table([*columns, "over torch.compile", "over FlexAttention"], rows)
     return made if rows else "Not measured yet."
+
+
+def failed(results: Path = RESULTS) -> str:
+    """Ways that failed the last time, with the error."""
+    lines = [line for path in sorted(results.glob(FAILURES)) for line in read_lines(path)]
+    rows = [
+        [
+            line["variant"],
+            " x ".join(f"{n:,}" for n in line["shape"]),
+            line["backend"],
+            line["error"].replace("|", "/"),
+            f"{line['device']}, `{line['revision']}`",
+        ]
+        for line in lines
+    ]
+    made = table(["point", "shape", "way", "error", "where"], rows)
+    return f"Ways that failed:\n\n{made}" if rows else "No way is recorded as failed."

@@ -48,7 +48,7 @@ def by_device(
     """`make` of each device's records, under the device's name.
 
     files: the op whose run the heading describes. only: the files that are read, where two hold
-    the same op. gpu: only GPUs, or none.
+    the same op. gpu: only GPUs, or none. Where no device has records, it says so.
     """
     parts = []
     for folder in sorted(f for f in results.iterdir() if f.is_dir()):
@@ -61,7 +61,8 @@ def by_device(
             software = ", ".join(f"{k} {v}" for k, v in first.versions.items())
             heading = f"**{first.device}** (copy {first.ceiling_gbps:.0f} GB/s; {software})"
             parts.append(f"{heading}\n\n{make(records)}")
-    return "\n\n".join(parts)
+    missing = "Not measured on a GPU yet." if gpu else "Not measured yet."
+    return "\n\n".join(parts) or missing
 
 
 def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
@@ -91,6 +92,7 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "loads": loads.loads,
         "fusion": partial(own, fusion.means, files="fusion", only="fusion"),
         "fusion-points": partial(own, fusion.points, files="fusion", only="fusion"),
+        "fusion-failed": partial(fusion.failed, results),
         "claims": claims.readme_table,
         "claims-records": claims.claims_table,
         "figures": figures_page,

@@ -19,8 +19,10 @@ NAME = "gossamer-report"
 
 
 def write(found: Benchmarks, folder: Path) -> tuple[list[Path], list[str]]:
-    """NAME.html and NAME.md; the files, and what could not be made. Raises ImportError, "
-    "ValueError."""
+    """NAME.html and NAME.md; the files, and what could not be made.
+
+    Raises ImportError, ValueError.
+    """
     plotting.check()
     folder.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []

@@ -1,5 +1,4 @@
-"""Runs a suite: one process per step, each tried once, with what was done kept for the next "
-"time."""
+"""Runs a suite: a process for each step, each tried once; what was done is kept for later."""
 
 import hashlib
 import json
@@ -21,6 +20,7 @@ from gossamer.bench.record import describe_device, revision
 LOG = "steps.jsonl"
 SLOWEST, LEAST = 10.0, 3.0  # of the estimate, and minutes: a step that takes longer is stopped
 TOLD = 400  # letters of an error
+LATER = "out of time"  # what a step writes that has left something for the next time
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ class Run:
         except subprocess.TimeoutExpired:
             return "stopped", f"took longer than {limit:.0f} s"
         if done.returncode == 0:
-            return "ok", ""
+            later = LATER in done.stdout
+            return ("stopped", f"{LATER}: run again for what is left") if later else ("ok", "")
         told = (done.stderr or done.stdout).strip()[-TOLD:]
         return "failed", told or f"exit code {done.returncode}"
 

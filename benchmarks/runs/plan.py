@@ -11,8 +11,9 @@
     minutes = { cpu = 0.5, cuda = 0.2 }
     options = { masks = ["causal", "stof-bigbird"], tokens = [128, 512], quick = true }
 
-{device}, {seed} and {results} stand for what the run has. A list is an option that is repeated, and
-`--results FOLDER` comes by itself.
+{device}, {seed}, {results} and {folder} (of the run, which holds results/) stand for what the run
+has. A list is an option that is repeated, and `--results FOLDER` comes by itself, but to a step
+whose options have {folder}.
 """
 
 import importlib.util
@@ -37,7 +38,7 @@ class Step:
 
     def command(self, device: str, seed: int, results: Path) -> list[str]:
         """Arguments of python."""
-        known = {"device": device, "seed": seed, "results": results}
+        known = {"device": device, "seed": seed, "results": results, "folder": results.parent}
         made = ["-m", self.module, *(text.format(**known) for text in self.arguments)]
         for name, value in self.options.items():
             flag = f"--{name.replace('_', '-')}"
@@ -46,6 +47,8 @@ class Step:
             else:
                 for each in value if isinstance(value, list) else [value]:
                     made += [flag, str(each).format(**known)]
+        if any("{folder}" in str(value) for value in self.options.values()):
+            return made
         return [*made, "--results", str(results)]
 
 

@@ -85,6 +85,9 @@ def gossamer(
         return compile_rest(module, example_inputs, given.remainder, given.mode, _place(module))
 
 
+NO_OPERATORS = "no attention, GEMM, activation or norm of the graph is recognised"
+
+
 class Compiled:
     """A graph under a plan; it is made again where a mask among its buffers changes."""
 
@@ -107,6 +110,8 @@ class Compiled:
     def _compile(self, example_inputs: Sequence[Any]) -> None:
         options = self._options
         captured = capture(self._module, example_inputs, options.mask, attention=options.attention)
+        if not captured.operators:
+            log.warning("nothing is fused: %s", NO_OPERATORS)
         self._masks = _watched(captured)
         plan = _plan(captured, options)
         try:

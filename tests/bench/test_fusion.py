@@ -5,7 +5,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.end_to_end import fusion
-from benchmarks.reports.fusion import means, points
+from benchmarks.reports.fusion import failed, means, points
 from gossamer.bench import read_records
 from gossamer.cli.main import typer
 from gossamer.workloads import transformers_models
@@ -53,3 +53,35 @@ def test_tables(records):
     assert "| 2 x 32 |" in means(records)
     assert points(records).count("\n") == 2 + 2 - 1
     assert means([]) == points([]) == "Not measured yet."
+
+
+def test_a_way_that_fails_is_a_row(tmp_path):
+    """The last time counts; the table has it."""
+    assert failed(tmp_path) == "No way is recorded as failed."
+    path = tmp_path / "cpu/failures/fusion.jsonl"
+    line = {"op": "fusion", "backend": "flex", "shape": [2, 32], "dtype": "float32"}
+    for error in ("RuntimeError: first", "RuntimeError: a|b"):
+        fusion.keep_failure(path, "cpu", line | {"variant": "model=x mask=y", "error": error})
+    assert len(path.read_text().splitlines()) == 1
+    assert "| model=x mask=y | 2 x 32 | flex | RuntimeError: a/b |" in failed(tmp_path)
+
+
+def test_failures_keep_no_way_back(monkeypatch):
+    def measured(subject, way, *rest):
+        if way == "eager":
+            raise RuntimeError("no\nmore")
+        return way
+
+    class Subject:
+        batch, n, tokens, dtype, name = 2, 32, 32, torch.float32, "x"
+        want = staticmethod(lambda mask: None)
+
+    monkeypatch.setattr(fusion, "measured", measured)
+    rows = []
+    settings = fusion.Settings("auto", 1.0, 1)
+    made = fusion.run(Subject(), ["causal"], ["eager", "gossamer"], set(), settings, rows.append)
+    with pytest.warns(UserWarning, match="no eager: no"):
+        assert list(made) == ["gossamer"]
+    (row,) = rows
+    assert row["backend"] == "eager"
+    assert row["error"] == "RuntimeError: no"

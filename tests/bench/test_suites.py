@@ -75,6 +75,13 @@ def test_marks_that_are_wrong(page, message):
         updated(page, RESULTS)
 
 
+def test_tables_without_records_say_so(tmp_path):
+    page = "<!-- masked -->\n<!-- /masked -->\n<!-- kv -->\n<!-- /kv -->\n"
+    made = updated(page, tmp_path)
+    assert "<!-- masked -->\nNot measured on a GPU yet.\n" in made
+    assert "<!-- kv -->\nNot measured yet.\n" in made
+
+
 def test_other_comments_are_left_alone():
     page = "<!-- needs: gpu -->\n<!-- two words -->\n"
     assert updated(page, RESULTS) == page

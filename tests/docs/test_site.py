@@ -55,6 +55,7 @@ def test_records_and_figures_are_part_of_it(site):
         ("kv", ("KVConfig", "Calibration")),
         ("masks", ("Longformer", "TileMap", "masked_attention")),
         ("ops", (*OPS, "GatedMLP")),
+        ("fusion", ("OptimizedModel", "Options", "Plan", "optimize")),
         ("transformers", ("SparseCache", "use_gossamer")),
         ("bench", ("benchmark_kernel", "Record")),
     ],

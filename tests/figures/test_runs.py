@@ -1,6 +1,7 @@
 """Suites that `gossamer figures --run` measures: their files, failures, what is left for later."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,9 +39,9 @@ def test_suites_are_whole(name):
     assert name in known()
     found = load(name)
     for step in found.steps:
-        args = step.command("cuda", found.seed, "out")
+        args = step.command("cuda", found.seed, Path("out/results"))
         assert args[:2] == ["-m", step.module]
-        assert args[-2:] == ["--results", "out"]
+        assert args[-2:] == ["--results", "out/results"] or "--output" in args
         assert not any("{" in text for text in args)
         assert found.device != "any" or step.minutes["cpu"] <= 2
         assert step.minutes["cuda"] < 10
@@ -60,6 +61,19 @@ def test_failures_are_rows_and_keep_no_step_back(tmp_path):
     assert "1 of 2 done before" in again[0]
     assert again[1].startswith("[2/2] bad: failed")
     assert len(again) == 3
+
+
+def test_what_ran_out_of_time_goes_on(tmp_path):
+    """A step that says so is not done."""
+    module = tmp_path / "late_step.py"
+    module.write_text("print('out of time at a point')\n")
+    step = FINE.format("late").replace("this", "late_step")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        name = plan(tmp_path, step)
+        for _ in range(2):
+            assert told(tmp_path, name)[1].startswith("[1/1] late: stopped")
 
 
 def test_parts(tmp_path):

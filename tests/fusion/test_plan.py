@@ -1,11 +1,14 @@
 """Plans, their keys, and what they are decoded to: whatever the plan, the result is the same."""
 
+import functools
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from gossamer.fusion.capture import capture
 from gossamer.fusion.kernels import fusion_of
@@ -83,6 +86,53 @@ def test_every_plan_gives_the_same(graph):
     assert kernels & {"gemm_chain", "gated_mlp"}
 
 
+class Layer(nn.Module):
+    """Attention, residual, norm and an MLP, as small as kernels take them."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(64, 64) for _ in range(4))
+        self.norm = nn.LayerNorm(64)
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x):
+        def heads(y):
+            return y.view(*x.shape[:2], 2, 32).transpose(1, 2)
+
+        q, k, v = heads(self.q(x)), heads(self.k(x)), heads(self.v(x))
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = self.norm(x + self.out(seen.transpose(1, 2).reshape(x.shape)))
+        return self.down(nn.functional.gelu(self.up(h)))
+
+
+def test_all_legal_plans_of_a_layer():
+    """Each of them, not a sample."""
+    torch._dynamo.reset()
+    model, x = Layer().eval().requires_grad_(False), torch.randn(2, 16, 64)
+    with torch.no_grad():
+        ((module, given_inputs),) = record(model, (x,), {})
+        want = model(x)
+    captured = capture(module, given_inputs)
+    count, legal = len(captured.operators), 0
+    fits = functools.cache(
+        lambda part: (
+            why_illegal(captured.operators[part.start : part.stop], captured.limits) is None
+        )
+    )
+    kernels = set()
+    for cuts in range(1 << (count - 1)):
+        plan = Plan(count, cuts)
+        if all(map(fits, plan.segments)):
+            program = program_of(capture(module, given_inputs), plan)
+            with torch.no_grad():
+                (got,) = program.module(*given_inputs)
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5)
+            kernels |= {step.kernel for step in program.steps}
+            legal += 1
+    assert legal >= 100
+    assert {"linear", "linear_act", "linear_norm", "gemm_chain", "unfused"} <= kernels
+
+
 def test_legality(graph):
     captured = capture(*graph[:2])
     operators = captured.operators
@@ -108,3 +158,24 @@ def test_explain_names_segments_and_times(graph):
     assert program.plan.key in text
     assert "Sliding(before=3, after=3)" in text
     assert "us" in text and "unfused" in text  # noqa: PT018
+
+
+def test_explain_has_measured_times(graph):
+    """Of the segments that the tuner timed, and of no other."""
+    module, given_inputs, _ = graph
+    captured = capture(module, given_inputs)
+    plan = replace(Plan.unfused(len(captured.operators)), measured={0: 1234.5, 2: 0.25})
+    text = program_of(captured, plan).explain()
+    header, *rows = text.splitlines()[1:]
+    assert header.split() == [
+        "times",
+        "operators",
+        "result",
+        "kernel",
+        "predicted",
+        "measured",
+        "why",
+    ]
+    at = header.index("measured")
+    told = [row[at:].split("  ")[0].strip() for row in rows if row[:1].isdigit()]
+    assert [each for each in told if each != "-"] == ["1234.5 us", "0.2 us"]

@@ -96,32 +96,55 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
 
 
 def _figure(outcome: Outcome) -> Any:
-    """Against memory with speed as colour, and against speed; points have numbers, as specs are too
-    long to stand next to them."""
+    """Against memory with speed as colour and, where one is known, against speed. Points have
+    numbers, as specs are too long to stand next to them."""
     rows = [row for row in outcome.rows if row.role != "dense"]
-    figure = plotting.new_figure(10, 4.5 + 0.14 * len(rows))
-    memory, time = figure.subplots(1, 2, sharey=True)
+    timed = any(_factor(row) is not None for row in rows)
+    figure = plotting.new_figure(10 if timed else 7, 4.5 + 0.14 * len(rows))
+    memory, *others = figure.subplots(1, 1 + timed, sharey=True, squeeze=False)[0]
     shading = _shading(rows)
     for number, row in enumerate(rows, start=1):
         _point(memory, outcome, row, row.share, number, shading, labelled=True)
-        if (factor := _factor(row)) is not None:
-            _point(time, outcome, row, factor, number, shading)
+        for time in others:
+            if (factor := _factor(row)) is not None:
+                _point(time, outcome, row, factor, number, shading)
     line = [row for row in outcome.frontier if row.role != "dense"]
     x, y = [row.share for row in line], [row.added for row in line]
     memory.plot(x, y, color=plotting.ORANGE, linewidth=1, zorder=0)
     memory.axvline(outcome.budget.share, color=UNIFORM, linewidth=0.8, linestyle=":")
-    time.axvline(1, color=UNIFORM, linewidth=0.8, linestyle=":")
-    for axes in (memory, time):
+    for axes in (memory, *others):
         axes.axhline(0, color=UNIFORM, linewidth=0.5)
         # Uniform pruning costs tens of times more, and noise makes good caches negative.
         axes.set_yscale("symlog", linthresh=LINEAR)
         axes.margins(x=0.1, y=0.1)
     memory.set_xlabel(f"memory at {outcome.budget.length:,} tokens, share of dense float16")
     memory.set_ylabel("change in NLL per token")
-    time.set_xlabel("decode attention, times as fast as dense")
-    figure.colorbar(shading, ax=[memory, time], label="times as fast as dense")
+    for time in others:
+        time.axvline(1, color=UNIFORM, linewidth=0.8, linestyle=":")
+        time.set_xlabel("decode attention, times as fast as dense")
+        figure.colorbar(shading, ax=[memory, time], label="times as fast as dense")
     figure.legend(loc="outside lower left", fontsize=6, frameon=False)
+    _numbers(memory, [(row.share, row) for row in rows], (x, y))
+    for time in others:
+        _numbers(time, [(_factor(row), row) for row in rows], ((), ()))
     return figure
+
+
+def _numbers(
+    axes: Any,
+    places: list[tuple[float | None, MeasuredCache]],
+    line: tuple[Sequence[float], Sequence[float]],
+) -> None:
+    """Beside the points, off the bars and the line."""
+    labels = plotting.Labels(axes, 7)
+    labels.keep_off_line(*line)
+    known = [(n, x, row) for n, (x, row) in enumerate(places, start=1) if x is not None]
+    for _, x, row in known:
+        labels.keep_off_points([x], [row.added], 3.5)
+        if not math.isinf(row.half):
+            labels.keep_off_line([x, x], [row.added - row.half, row.added + row.half])
+    for number, x, row in known:
+        labels.write(x, row.added, f"{number}")
 
 
 def _factor(row: MeasuredCache) -> float | None:
@@ -149,13 +172,13 @@ def _point(
 ) -> None:
     best, factor = row is outcome.recommended, _factor(row)
     label = f"{number}: {row.spec}{', recommended' if best else ''}"
+    plain = UNIFORM if row.role == "uniform" else plotting.ORANGE if best else plotting.BLUE
     axes.errorbar(
         *([x], [row.added]),
         yerr=None if math.isinf(row.half) else [row.half],
         fmt="*" if best else "s" if row.role == "uniform" else "o",
-        color=UNIFORM if factor is None else shading.to_rgba(factor),
+        color=plain if factor is None else shading.to_rgba(factor),
         capsize=2,
         markersize=11 if best else 5,
         label=label if labelled else None,
     )
-    axes.annotate(f"{number}", (x, row.added), (4, 4), textcoords="offset points", fontsize=7)
