@@ -6,8 +6,10 @@ python -m scripts.screenshots
 import json
 import os
 import shutil
+from io import BytesIO
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from benchmarks.end_to_end.soak import server
@@ -47,29 +49,41 @@ def compare(page: Page) -> None:
     page.locator("#compare-prompt").fill(STORY)
     page.locator("#compare-send").click()
     expect(page.locator("#verdict")).to_contain_text("Bytes of KV per token")
-    page.screenshot(path=IMAGES / "server.png")
+    picture(page, "server", "0")
 
 
 def structure(page: Page) -> None:
-    """An answer that is held to a schema, one token's probabilities, and a tool call."""
+    """Answers that are held to schemas, with the probabilities of tokens under them."""
     page.locator("#tab-chat").click()
     page.locator("#settings summary").click()
     page.locator("#structure summary").click()
     page.locator("#logprobs").check()
-    page.locator("#schema").fill(json.dumps(SCHEMA, indent=1))
-    ask(page, "Who is the keeper of the lighthouse?", 1)
-    page.locator("#schema").fill("")
-    page.locator("#tools").fill(json.dumps([TOOL], indent=1))
-    ask(page, "What is the weather in Paris?", 2)
-    page.locator("#schema").fill(json.dumps(SCHEMA, indent=1))
-    page.locator("#logprobs").scroll_into_view_if_needed()
-    page.screenshot(path=IMAGES / "server-structure.png")
+    ask(page, "Who is the keeper of the lighthouse?", SCHEMA, 1)
+    ask(page, "What does the keeper do with it?", {"enum": ["open it", "throw it away"]}, 2)
+    page.locator("#schema").fill(shown(SCHEMA))
+    page.locator("#tools").fill(shown([TOOL]))
+    picture(page, "server-structure", "e.scrollHeight")
 
 
-def ask(page: Page, text: str, count: int) -> None:
+def ask(page: Page, text: str, schema: object, count: int) -> None:
+    page.locator("#schema").fill(shown(schema))
     page.locator("#prompt").fill(text)
     page.locator("#send").click()
     expect(page.locator(".message.assistant .facts")).to_have_count(count)
+
+
+def shown(value: object) -> str:
+    """JSON in few lines."""
+    return json.dumps(value).replace('{"type": "object"', '\n{"type": "object"').strip()
+
+
+def picture(page: Page, name: str, scrolled: str) -> None:
+    """Of 64 colours. scrolled: where the column at the side is, in JavaScript."""
+    page.evaluate("document.activeElement.blur()")
+    page.locator("textarea").evaluate_all("all => all.forEach((e) => { e.scrollTop = 0; })")
+    page.locator("aside").evaluate(f"e => {{ e.scrollTop = {scrolled}; }}")
+    image = Image.open(BytesIO(page.screenshot()))
+    image.convert("RGB").quantize(64).save(IMAGES / f"{name}.png", optimize=True)
 
 
 def main() -> None:
