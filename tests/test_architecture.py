@@ -1,6 +1,7 @@
 """The map of the house (docs/design.md): rooms import only rooms below them."""
 
 import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import gossamer
@@ -24,6 +25,12 @@ FLOORS = [
     {"batch", "cluster"},
     {"cli"},
 ]
+
+FOR_RAY = {
+    "gossamer.batch.on_ray",
+    *(f"gossamer.cluster.{name}" for name in ("app", "link", "replica", "router", "run")),
+    "gossamer.engine.launch_ray",
+}
 
 
 def room_of(path: Path) -> str:
@@ -56,6 +63,35 @@ def test_rooms_import_only_from_below():
             continue
         for other in imported_rooms(path) - {room}:
             assert height[other] < height[room], f"{path} imports gossamer.{other}"
+
+
+def imported_modules(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that statements import, and those of `from X import Y` with and without the last."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_extra":
+            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+def test_only_what_is_for_ray_imports_it():
+    """It is an extra: others name what needs it only where they are asked to run on it."""
+    trees = {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    users = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path, tree in trees.items()
+        if any(name.split(".")[0] == "ray" for name in imported_modules(ast.walk(tree)))
+    }
+    assert users == FOR_RAY
+    loads_ray = FOR_RAY - {"gossamer.engine.launch_ray"}  # which imports it in a function
+    for path, tree in trees.items():
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        if name not in FOR_RAY:
+            found = loads_ray & set(imported_modules(tree.body))
+            assert not found, f"importing {name} imports {found}, which need ray"
 
 
 def test_one_class_writes_pages():

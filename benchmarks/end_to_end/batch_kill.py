@@ -1,10 +1,11 @@
 """A batch job that is killed again and again: has each line one right result in the end?
 
-    python -m benchmarks.end_to_end.batch_kill --lines 1000 --kills 3
+    python -m benchmarks.end_to_end.batch_kill --lines 1000 --kills 3 --results benchmarks/serving
 
 Runs `gossamer batch` on short prompts of WikiText-2 to its end, then a second time with SIGKILL at
 random moments, and holds the second output to this: one result for each line, none twice, and the
 same texts as in the first, half of them greedy and half sampled with a seed. Exit code 1 if not.
+The record is a line of batch_kill.jsonl.
 """
 
 import json
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.end_to_end.soak import TEXT
+from gossamer.bench.record import describe_device, revision, versions
 
 WORDS, OUTPUT = 8, 4  # of a prompt; tokens
 PATIENCE = 600.0  # seconds without a new result
@@ -77,8 +79,13 @@ def batch_kill(
     kills: Annotated[int, typer.Option(help="Number of kills")] = 3,
     seed: Annotated[int, typer.Option(help="Random seed of the kills")] = 0,
     options: Annotated[str, typer.Option(help="of `gossamer batch`")] = "--kv-memory 128MB",
+    folder_of_results: Annotated[
+        Path | None, typer.Option("--results", help="folder for batch_kill.jsonl")
+    ] = None,
 ) -> None:
+    """Kill a batch job again and again."""
     random.seed(seed)
+    start, measured_with = time.perf_counter(), {"revision": revision(), "versions": versions()}
     kill_at = sorted(random.sample(range(1, lines * 9 // 10), kills))
     with tempfile.TemporaryDirectory() as folder:
         source, whole, killed = (Path(folder, name) for name in ("in", "whole", "killed"))
@@ -100,8 +107,14 @@ def batch_kill(
         "results": count,
         "different_ids": len(second),
         "equal_texts": sum(second.get(id) == text for id, text in first.items()),
+        "seed": seed,
+        "seconds": round(time.perf_counter() - start),
+        "device": describe_device("cpu"),
+        **measured_with,
     }
     print(json.dumps(record))
+    if folder_of_results is not None:
+        (folder_of_results / "batch_kill.jsonl").write_text(json.dumps(record) + "\n")
     if not record["results"] == record["different_ids"] == record["equal_texts"] == lines:
         raise typer.Exit(1)
 

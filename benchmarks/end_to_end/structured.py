@@ -1,35 +1,27 @@
-"""Structured outputs: whether documents are valid, and what grammars cost.
+"""What grammars cost: a batch with one for each sequence, and the same batch without.
 
-    python -m benchmarks.end_to_end.structured                                   # on a CPU, SmolLM2
-    python -m benchmarks.end_to_end.structured --part throughput --device cuda   # about a minute
+    python -m benchmarks.end_to_end.structured                  # on a CPU, SmolLM2
+    python -m benchmarks.end_to_end.structured --device cuda    # about a minute a run
 
-valid: `gossamer serve smollm2`, the `openai` client, 200 random schemas at temperature 1, streamed
-and whole, and regexes and choices; each answer is checked by jsonschema or re. Exit code 1 if one
-is not valid. Counts of each kind in structured_valid.json.
-
-throughput: a batch with a grammar for each sequence and the same batch without, in turns; no output
-ends before the others. A record for each in structured.jsonl. ratio: of tokens per second with and
-without, the median of the pairs; cpu_ratio: the same of processor time, which other processes of a
-shared machine disturb less. What a timed call wrote is checked against its grammar.
+The two take turns; no output ends before the others. A record for each, of each run, in
+structured.jsonl. Two calls one after the other are a pair; ratio is the median over pairs of tokens
+per second with over those without (ratio_low, ratio_high: its 10th and 90th percentile),
+ratio_of_medians that of the medians of each side, which other processes of a shared machine disturb
+more, and cpu_ratio the median over pairs of processor time, which they disturb least. What a timed
+call wrote is checked against its grammar.
 """
 
-import json
 import random
-import re
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import jsonschema
 import numpy as np
-import openai
 import typer
+from numpy.typing import NDArray
 
-from benchmarks.end_to_end.random_schemas import random_schema
-from benchmarks.end_to_end.soak import server
+from benchmarks.end_to_end.random_schemas import schemas
 from gossamer.bench import Measurement, Record, Timing, copy_bandwidth, write_records
 from gossamer.bench.record import device_folder
 from gossamer.engine import LLM, SamplingParams, StructuredOutputs
@@ -40,100 +32,10 @@ OP = "structured"
 RESULTS = Path(__file__).parents[1] / "results"
 LLAMA = Path(__file__).parents[1] / "models/llama-3-8b"
 TEXT = Path(__file__).parents[1] / "data/wikitext2-test-excerpt.txt"
-SCHEMAS, OTHERS = 200, 20
-CONCURRENCY = 16
-LIMIT = 1024  # tokens of a document
-PROMPT = "Write a JSON document for a record in our database."
-REGEXES = (r"\d{3}-\d{4}", r"[A-Z][a-z]{2,8} (loves|hates) [a-z]{3,10}", r"(yes|no)( sir)?[.!]")
-CHOICES = (["yes", "no"], ["red", "green", "light blue"], ["1", "12", "123"])
-ROUNDS = 8
+ROUNDS, RUNS = 12, 3
 # device: batches, and new tokens of each sequence
 SIZES = {"cpu": ((8,), 24), "cuda": ((32, 128), 128)}
-MANY = 1000  # objects in a list: more than there are tokens, so that no output ends
-
-
-# ---- valid ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """A request that is held to something, and what its answer must pass."""
-
-    kind: str
-    body: dict[str, Any]
-    check: Callable[[str], object]
-
-
-def cases(count: int, others: int) -> Iterator[Case]:
-    for seed in range(count):
-        schema = random_schema(seed)
-        form = {"type": "json_schema", "json_schema": {"name": "record", "schema": schema}}
-        yield Case("schema", {"response_format": form, "seed": seed}, valid_for(schema))
-    for seed in range(others):
-        pattern, choice = REGEXES[seed % len(REGEXES)], CHOICES[seed % len(CHOICES)]
-        for kind, given, check in (
-            ("regex", {"regex": pattern}, re.compile(pattern, re.ASCII).fullmatch),
-            ("choice", {"choice": choice}, choice.__contains__),
-        ):
-            body = {"extra_body": {"structured_outputs": given}, "seed": seed}
-            yield Case(kind, body, check)
-
-
-def valid_for(schema: dict[str, Any]) -> Callable[[str], bool]:
-    checker = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
-
-    def check(text: str) -> bool:
-        checker.validate(json.loads(text))
-        return True
-
-    return check
-
-
-def answered(client: openai.OpenAI, case: Case, stream: bool) -> str | None:
-    """What is wrong with the answer; None if nothing is."""
-    messages = [{"role": "user", "content": PROMPT}]
-    fields: dict[str, Any] = {"model": "smollm2", "messages": messages, "max_tokens": LIMIT}
-    answer: Any = client.chat.completions.create(
-        **fields, **case.body, temperature=1, stream=stream
-    )
-    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
-    said = [choice.delta if stream else choice.message for choice in choices]
-    text = "".join(part.content or "" for part in said)
-    reason = choices[-1].finish_reason
-    try:
-        good = case.check(text) and reason == "stop"
-    except (ValueError, jsonschema.ValidationError) as error:
-        return f"{case.kind}: {error}: {text!r}"
-    return None if good else f"{case.kind}: ended by {reason}: {text!r}"
-
-
-def valid(count: int, others: int, results: Path) -> bool:
-    every, lines, good = list(cases(count, others)), [], True
-    with (
-        server("smollm2", "--kv-memory", "500MB") as (url, _, _),
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client,
-        ThreadPoolExecutor(CONCURRENCY) as pool,
-    ):
-        for stream in (False, True):
-            start = time.perf_counter()
-            wrong = list(pool.map(lambda case, s=stream: answered(client, case, s), every))
-            seconds = time.perf_counter() - start
-            for kind in ("schema", "regex", "choice"):
-                found = [w for c, w in zip(every, wrong, strict=True) if c.kind == kind]
-                bad = [w for w in found if w is not None]
-                good = good and not bad
-                line: dict[str, Any] = {"kind": kind, "stream": stream, "requests": len(found)}
-                lines.append({**line, "valid": len(found) - len(bad), "wrong": bad})
-                typer.echo(lines[-1])
-            typer.echo(f"{len(every)} requests in {seconds:.0f} s")
-    folder = results / device_folder("cpu")
-    folder.mkdir(parents=True, exist_ok=True)
-    told = {"what": "structured_valid", "model": "smollm2", "temperature": 1, "answers": lines}
-    (folder / "structured_valid.json").write_text(json.dumps(told, indent=1) + "\n")
-    return good
-
-
-# ---- throughput -----------------------------------------------------------------------------
+MANY = 1000  # objects in a list, more than there are tokens: no output ends
 
 
 @dataclass(frozen=True)
@@ -174,15 +76,14 @@ def requests(
         for seed in range(batch)
     ]
     held = [
-        replace(params, ignore_eos=False, structured_outputs=long_list(seed))
-        for seed, params in enumerate(free)
+        replace(params, ignore_eos=False, structured_outputs=long_list(schema))
+        for schema, params in zip(schemas(batch), free, strict=True)
     ]
     return prompts, held, free
 
 
-def long_list(seed: int) -> StructuredOutputs:
-    """Of objects of a schema that all sequences have one of their own of."""
-    schema = random_schema(seed)
+def long_list(schema: dict[str, Any]) -> StructuredOutputs:
+    """Of objects of a schema; each sequence has one of its own."""
     whole: dict[str, Any] = {"type": "array", "minItems": MANY, "maxItems": MANY, "items": schema}
     if "$defs" in schema:
         whole["$defs"] = schema["$defs"]
@@ -210,7 +111,7 @@ def timed(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> t
     return seconds
 
 
-def measured(llm: LLM, device: str, kv: str, batch: int, tokens: int) -> list[Record]:
+def measured(llm: LLM, device: str, kv: str, batch: int, tokens: int, run: int) -> list[Record]:
     prompts, held, free = requests(llm, batch, tokens)
     start = time.perf_counter()
     timed(llm, prompts, held)  # compiles the grammars, and prompts are cached from now on
@@ -221,24 +122,24 @@ def measured(llm: LLM, device: str, kv: str, batch: int, tokens: int) -> list[Re
         pairs = [("grammars", held), ("free", free)]
         for name, params in pairs if i % 2 else reversed(pairs):
             seconds[name].append(timed(llm, prompts, params))
-    quotients = np.array(seconds["free"]) / np.array(seconds["grammars"])
-    ratio, cpu_ratio = (float(value) for value in np.median(quotients, axis=0))
+    ratios = ratios_of(np.array(seconds["grammars"]), np.array(seconds["free"]))
     typer.echo(
-        f"{batch} x {tokens}: {ratio:.3f} of the throughput without grammars, {cpu_ratio=:.3f}"
+        f"run {run}, {batch} x {tokens}: of the throughput without grammars "
+        + ", ".join(f"{name} {value:.3f}" for name, value in ratios.items())
     )
     built, records = llm.engine.built, []
     for name, both in seconds.items():
         found = [wall for wall, _ in both]
         low, median, high = (1e3 * v for v in np.quantile(found, (0.1, 0.5, 0.9)))
         facts = {"tokens_per_second": 1e3 * batch * tokens / median}
-        facts |= {"ratio": ratio, "cpu_ratio": cpu_ratio}
+        facts |= ratios
         record = Record.of(
             Measurement(Timing(median, low, high, median, len(found)), 0.0, 0.0),
             op=OP,
             backend="gossamer",
             shape=[batch, tokens],
             dtype=built.dtype,
-            variant=f"{built.source.name}, {kv}, {name}",
+            variant=f"{built.source.name}, {kv}, {name}, run {run}",
             bytes=0,
             flops=0,
             ceiling_gbps=copy_bandwidth(device),
@@ -250,29 +151,35 @@ def measured(llm: LLM, device: str, kv: str, batch: int, tokens: int) -> list[Re
     return records
 
 
-def throughput(device: str, kv: str, results: Path) -> None:
+def ratios_of(held: NDArray[np.float64], free: NDArray[np.float64]) -> dict[str, float]:
+    """Seconds [pairs, (wall, processor)] as ratios of throughput; see the top of this file."""
+    pairs = free / held
+    low, median, high = np.quantile(pairs[:, 0], (0.1, 0.5, 0.9))
+    medians = np.median(free[:, 0]) / np.median(held[:, 0])
+    named = {"ratio": median, "ratio_low": low, "ratio_high": high, "ratio_of_medians": medians}
+    named["cpu_ratio"] = np.median(pairs[:, 1])
+    return {name: float(value) for name, value in named.items()}
+
+
+def throughput(device: str, kv: str, runs: int, results: Path) -> None:
     batches, tokens = SIZES[device]
     records = []
     memory = {"kv_memory": "1GB"} if device == "cpu" else {}
     with LLM(model_of(device), kv=kv, device=device, max_model_len=2048, **memory) as llm:
-        for batch in batches:
-            records += measured(llm, device, kv, batch, tokens)
+        for run in range(1, runs + 1):
+            for batch in batches:
+                records += measured(llm, device, kv, batch, tokens, run)
     write_records(records, results / device_folder(device) / f"{OP}.jsonl")
 
 
 def main(
-    part: Annotated[str, typer.Option(help="valid, throughput or all")] = "all",
-    device: Annotated[str, typer.Option(help="cpu or cuda, of throughput")] = "cpu",
-    kv: Annotated[str, typer.Option(help="KV cache, of throughput")] = "dense",
-    schemas: Annotated[int, typer.Option(help="requests with a schema, of valid")] = SCHEMAS,
-    others: Annotated[int, typer.Option(help="and with a regex, and with a choice")] = OTHERS,
-    results: Annotated[Path, typer.Option(help="folder for the result files")] = RESULTS,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    kv: Annotated[str, typer.Option(help="KV cache")] = "dense",
+    runs: Annotated[int, typer.Option(help="one after the other")] = RUNS,
+    results: Annotated[Path, typer.Option(help="folder for the result file")] = RESULTS,
 ) -> None:
-    """Measure structured outputs."""
-    if part in ("throughput", "all"):
-        throughput(device, kv, results)
-    if part in ("valid", "all") and not valid(schemas, others, results):
-        raise typer.Exit(1)
+    """Measure what grammars cost."""
+    throughput(device, kv, runs, results)
 
 
 if __name__ == "__main__":

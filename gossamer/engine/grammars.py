@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gossamer.engine.grammar_text import grammar_text
 from gossamer.engine.grammar_tokens import llguidance, tokens_for
 from gossamer.engine.schema_places import finite, place_of
 from gossamer.engine.structured_outputs import StructuredOutputs, Wanted
@@ -25,9 +26,6 @@ from gossamer.engine.structured_outputs import StructuredOutputs, Wanted
 CACHED = 256  # compiled grammars that are kept
 COMPILERS = 4  # threads; they leave the interpreter to others while they compile
 SECONDS = 10.0  # to compile one; fuel ends all that was found well before
-# Documents are written as json.dumps writes them, the most usual way: models choose no whitespace,
-# of which a small one may never find an end.
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LIMITS = {
     "initial_lexer_fuel": 1_000_000,  # about 20 ms
     "step_lexer_fuel": 200_000,  # about 14 ms
@@ -153,7 +151,7 @@ class Grammars:
         with self._making_tokens:  # once; takes a second with a large vocabulary
             tokens = self._tokens
         try:
-            grammar = _grammar(wanted)
+            grammar = grammar_text(wanted)
         except ValueError as error:
             return None, str(error)
         limits = guidance.LLParserLimits(**LIMITS)
@@ -216,20 +214,6 @@ def fill(matchers: Sequence[Matcher], vocab: int) -> Bits:
 def _executor() -> Any:
     """Threads of the process, for all engines."""
     return llguidance().LLExecutor()
-
-
-def _grammar(wanted: Wanted) -> str:
-    """As llguidance takes it. ValueError for what it cannot read at all."""
-    guidance = llguidance()
-    if wanted.kind == "json":
-        matcher = guidance.LLMatcher
-        return str(matcher.grammar_from_json_schema(wanted.text, overrides=JSON_STYLE))
-    if wanted.kind == "regex":  # \d and \w are ASCII, as in patterns of JSON schemas
-        return f"start: /{guidance.regex_to_lark(wanted.text, use_ascii='dw')}/"
-    try:
-        return str(guidance.grammar_from(wanted.kind, wanted.text))
-    except Exception as error:  # its reader of GBNF raises what it likes
-        raise ValueError(str(error)) from None
 
 
 def _reason(matcher: Any) -> str:

@@ -60,14 +60,14 @@ def _hold(logits: Tensor, held: list[int], rows: Sequence[SamplingRow]) -> None:
     """
     vocab, device = logits.shape[1], logits.device
     bits = fill([matcher for i in held if (matcher := rows[i].matcher) is not None], vocab)
-    packed = bits.view(np.uint8)
+    packed = ~bits.view(np.uint8)
     if device.type == "cpu":  # a tenth of the time of torch's shifts
-        allowed = torch.from_numpy(np.unpackbits(packed, axis=1, count=vocab, bitorder="little"))
+        each_bit = np.unpackbits(packed, axis=1, count=vocab, bitorder="little")
+        banned = torch.from_numpy(each_bit.view(np.bool_))
     else:
         each = put(torch.from_numpy(packed), device)[:, :, None]
         each = each >> torch.arange(8, dtype=torch.uint8, device=device)
-        allowed = (each & 1).flatten(1)[:, :vocab]
-    banned = allowed == 0
+        banned = (each & 1).flatten(1)[:, :vocab].bool()
     if len(held) == len(rows):
         logits.masked_fill_(banned, -math.inf)
     else:

@@ -110,6 +110,7 @@ class _Calls:
         self._mode: Literal["content", "calls", "over"] = "content" if form.begin else "calls"
         self._held = ""
         self._call: CallScanner | None = None
+        self._before = ""  # what stands before the first, which may turn out to be no call
         self._latest: CallScanner | None = None  # the last that has a name
         self._told = False  # whether there was one since the begin
         self._blank = False  # blanks after a call are no content
@@ -127,7 +128,7 @@ class _Calls:
                 text = _content(parts, text)
         if last and self._mode == "calls" and not self._told:  # cut off before there was a name
             raw = "" if self._call is None else self._call.raw
-            _content(parts, self._form.begin + raw)
+            _content(parts, self._form.begin + self._before + raw)
         return _joined(parts)
 
     def _read_content(self, text: str, last: bool, parts: list[Part]) -> str:
@@ -156,6 +157,7 @@ class _Calls:
             return rest[len(end) :]
         if rest.startswith("{"):
             self._call = CallScanner(self._form.arguments)
+            self._before = "" if self.count else text[: len(text) - len(rest)]
             return rest
         if not last and (not rest or (end and end.startswith(rest))):
             self._held = text
@@ -170,7 +172,7 @@ class _Calls:
         # Where nothing else marks a call, any JSON could be one.
         known = bool(self._form.begin) or call.name in self._reading.names
         if (call.broken and call.name is None) or (call.name is not None and not known):
-            return self._give_up(call.raw + text[used:], parts)
+            return self._give_up(self._before + call.raw + text[used:], parts)
         if call.name is not None:
             self._tell(call, call.name, parts)
         if call.over or call.broken:

@@ -168,7 +168,7 @@ def test_a_custom_id_that_comes_again(words, tmp_path):
 # Bodies that the server refuses: status, code and a part of the message.
 REFUSED = [
     ({"model": "other"}, 404, "model_not_found", "model is 'other'; must be 'words'"),
-    ({"best_of": 2}, 400, "unknown_field", "best_of: no such field"),
+    ({"suffixes": 2}, 400, "unknown_field", "suffixes: no such field"),
     ({"temperature": 9}, 400, "less_than_equal", "temperature is 9"),
     ({"prompt": "w1 " * 600}, 400, "context_length_exceeded", "has 600 tokens"),
     ({"prompt": []}, 400, "too_short", "prompt"),

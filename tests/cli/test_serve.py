@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -214,6 +216,25 @@ def test_processes_that_die(start):
     assert server.wait() == 1
     assert "that was death 4 within 600 s; stopping" in server.log
     wait_until(lambda: server.relatives() == [])
+
+
+def test_a_limit_holds_over_api_processes(start, tmp_path):
+    """64 clients on two of them have what a minute has, together."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[a]\nkey = "a"\nrequests_per_minute = 20\n[b]\nkey = "b"')
+    server = start("--port", 0, "--api-workers", 2, "--api-keys", keys)
+    body = {"model": "words", "prompt": "w1 w2", "max_tokens": 2, "temperature": 0}
+
+    with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(64) as pool:
+
+        def ask(key):
+            headers = {"Authorization": f"Bearer {key}"}
+            return client.post("/v1/completions", json=body, headers=headers)
+
+        answers = list(pool.map(ask, ["a", "b"] * 64))
+    codes = Counter((i % 2, answer.status_code) for i, answer in enumerate(answers))
+    assert codes == {(0, 200): 20, (0, 429): 44, (1, 200): 64}
+    wait_until(lambda: {*re.findall(r"INFO (api \d): \S+ POST", server.log)} == {"api 0", "api 1"})
 
 
 def test_stopped_while_nothing_is_ready(start):

@@ -5,24 +5,30 @@ One test, as workers of pytest would each start a cluster for a part of several.
 
 import inspect
 import itertools
+import json
 import os
 import random
+import re
 import signal
+import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
 
 import httpx
 import openai
 import psutil
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
+import yaml
+from ray import serve
 
 from gossamer.cluster import run
+from gossamer.cluster.app import build
 from gossamer.cluster.config import ClusterConfig
-from gossamer.engine import SamplingParams
 from gossamer.server.settings import Limits, Settings
+from tests.cluster.live import Cluster
 from tests.engine.serving import cpu_llm, tiny_with_tokenizer
 from tests.server import test_openai_client
 from tests.server.live import MODEL, SPARSE, wait_until
@@ -30,50 +36,7 @@ from tests.server.live import MODEL, SPARSE, wait_until
 REQUESTS, CLIENTS, KILLED_AFTER = 200, 16, 60
 PREFIXES, EACH = 6, 10
 RETRYABLE = {503, 429}
-
-
-class Cluster:
-    """What tests of the client need of a server, and its replicas. llms: to compare with."""
-
-    def __init__(self, url, llms):
-        self.url, self.llms = url, llms
-
-    def offline(self, prompt, kv="dense", **settings):
-        params = SamplingParams(**{"temperature": 0, "ignore_eos": True, **settings})
-        return self.llms[kv].generate([prompt], params)[0]
-
-    def complete(self, prompt, **fields):
-        body = {"model": MODEL, "temperature": 0, "ignore_eos": True, "prompt": prompt, **fields}
-        return httpx.post(self.url + "/v1/completions", json=body, timeout=60)
-
-    def stats(self):
-        return httpx.get(self.url + "/v1/gossamer/stats", timeout=30).json()
-
-    def served(self):
-        """Prompts that each replica has answered."""
-        text = httpx.get(self.url + "/metrics", timeout=30).text
-        families = {f.name: f for f in text_string_to_metric_families(text)}
-        counts = dict.fromkeys(
-            (s.labels["replica"] for s in families["gossamer_steps"].samples), 0.0
-        )
-        for sample in families["gossamer_requests"].samples:
-            counts[sample.labels["replica"]] += sample.value
-        return counts
-
-    def outcomes(self):
-        """How prompts ended, on all replicas."""
-        text = httpx.get(self.url + "/metrics", timeout=30).text
-        families = {f.name: f for f in text_string_to_metric_families(text)}
-        counts = Counter()
-        for sample in families["gossamer_requests"].samples:
-            counts[sample.labels["outcome"]] += sample.value
-        return counts
-
-    @staticmethod
-    def replicas():
-        """Processes of the engines."""
-        found = psutil.Process().children(recursive=True)
-        return [p for p in found if "ServeReplica:gossamer:engine" in "".join(p.cmdline()[:1])]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster.yaml"
 
 
 @pytest.fixture
@@ -83,7 +46,7 @@ def cluster(tmp_path):
         torch.manual_seed(11)
         path = tmp_path / "tiny"
         path.mkdir()
-        tiny_with_tokenizer(path, head_dim=32)
+        tiny_with_tokenizer(path, head_dim=32, max_position_embeddings=1024)
         model = str(path)
     caches = ("dense", SPARSE)
     config = ClusterConfig(
@@ -96,7 +59,7 @@ def cluster(tmp_path):
     )
     llms = {kv: cpu_llm(model, kv=kv) for kv in caches}
     try:
-        yield Cluster(run.start(config, "127.0.0.1", 0), llms)
+        yield Cluster(config, llms)
     finally:
         run.end()
         for llm in llms.values():
@@ -107,8 +70,11 @@ def test_two_replicas(cluster):
     the_client_notices_nothing(cluster)
     a_prefix_stays_with_its_replica(cluster)
     one_output_of_several_ends(cluster)
+    grammars_and_tools_reach_replicas(cluster)
     who_leaves_costs_nothing(cluster)
     a_replica_dies_under_load(cluster)
+    an_update_under_load(cluster)
+    the_example_can_be_built()
 
 
 def the_client_notices_nothing(cluster):
@@ -145,6 +111,61 @@ def one_output_of_several_ends(cluster):
     answer = cluster.complete("The sea", **fields)
     assert {choice["finish_reason"] for choice in answer.json()["choices"]} == {"stop"}
     wait_until(lambda: cluster.stats()["in_flight"] == 0)
+
+
+def grammars_and_tools_reach_replicas(cluster):
+    """Both ways of an answer: whole and streamed."""
+    call = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"enum": [1, 2]}}}}
+    call["parameters"] |= {"required": ["a"], "additionalProperties": False}
+    with openai.OpenAI(base_url=cluster.url + "/v1", api_key="none", max_retries=0) as client:
+        ask = partial(client.chat.completions.create, model=MODEL, max_tokens=120, seed=1)
+        ask = partial(ask, messages=[{"role": "user", "content": "Go on"}], temperature=1)
+        schema = {"name": "s", "schema": {"enum": ["yes", 7]}}
+        form = {"type": "json_schema", "json_schema": schema}
+        assert ask(response_format=form).choices[0].message.content in ('"yes"', "7")
+        chunks = ask(extra_body={"structured_outputs": {"regex": "[0-9]{3}"}}, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert re.fullmatch("[0-9]{3}", text)
+        tools = {"tools": [{"type": "function", "function": call}], "tool_choice": "required"}
+        answer = ask(**tools, parallel_tool_calls=False).choices[0]
+        [called] = answer.message.tool_calls
+        assert (answer.finish_reason, called.function.name) == ("tool_calls", "f")
+        assert json.loads(called.function.arguments) in ({"a": 1}, {"a": 2})
+        with pytest.raises(openai.BadRequestError, match="Invalid type: strin at #"):
+            ask(extra_body={"structured_outputs": {"json": {"type": "strin"}}})
+
+
+def an_update_under_load(cluster):
+    """All replicas are replaced; whoever asks meanwhile gets an answer."""
+    before, done = {process.pid for process in cluster.replicas()}, threading.Event()
+    expected = {p: cluster.offline(p, max_tokens=24).outputs[0].text for p in ("The sea", "Once")}
+
+    def ask(prompt):
+        count = 0
+        while not done.is_set():
+            answer = cluster.complete(prompt, max_tokens=24)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["choices"][0]["text"] == expected[prompt]
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(4) as clients:
+        asked = [clients.submit(ask, prompt) for prompt in [*expected] * 2]
+        try:
+            cluster.update()
+        finally:
+            done.set()
+        assert all(each.result() > 0 for each in asked)
+    wait_until(lambda: not before & {process.pid for process in cluster.replicas()}, 60)
+    assert cluster.complete("The sea", max_tokens=2).status_code == 200
+
+
+def the_example_can_be_built():
+    """As Ray Serve does with a config file."""
+    [described] = yaml.safe_load(EXAMPLE.read_text())["applications"]
+    assert described["import_path"] == "gossamer.cluster.app:build"
+    built = build(described["args"] | {"cpus": 0.5})
+    assert isinstance(built, serve.Application)
 
 
 def who_leaves_costs_nothing(cluster):

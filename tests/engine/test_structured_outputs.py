@@ -176,6 +176,29 @@ class _Characters:
         return {"input_ids": [self.names.index(c) for c in text]}
 
 
+class _Ones(_Characters):
+    names = ("<end>", "1", "11", "\ufffd")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"json": {"const": 111}}, {"regex": "111"}, {"choice": ["111"]}),
+        *({"grammar": 'start: "111"'}, {"grammar": 'root ::= "111"'}),
+        {"grammar": '%llguidance {}\nstart: "111"'},
+    ],
+    ids=str,
+)
+def test_text_without_a_choice_is_spelt_in_any_way(fields):
+    """No tokens are forced: to know them, all of such text would be cut into tokens each time."""
+    matcher = Grammars(_Ones(), 4, [0]).matcher(StructuredOutputs(**fields))
+    for token, allowed in ((1, {1, 2}), (2, {1, 2}), (0, {0})):
+        [bits] = grammars_module.fill([matcher], 4)
+        assert {i for i in range(4) if bits[0] >> i & 1} == allowed
+        matcher.take(token, ends=token == 0)
+    assert matcher.error is None
+
+
 def deep(levels, inner):
     for _ in range(levels):
         inner = {"type": "array", "items": inner}

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import shutil
 from urllib.parse import quote
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
 from gossamer.server import Limits
+from tests.models.adapters import save_adapter
 from tests.server.from_schema import fields
 from tests.server.live import MODEL, serving
 
@@ -38,8 +41,21 @@ ANYTHING = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def server(tiny):
-    with serving(tiny, settings={"limits": Limits(output_tokens=3, sequences=6)}) as live:
+def adapters(tiny, tmp_path_factory):
+    """A folder of folders: one that is right, two that are not."""
+    home = tmp_path_factory.mktemp("adapters")
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    save_adapter(home / "good", model)
+    weights = save_adapter(home / "cut", model) / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:900])
+    (home / "empty").mkdir()
+    return home
+
+
+@pytest.fixture(scope="module")
+def server(tiny, adapters):
+    settings = {"limits": Limits(output_tokens=3, sequences=6), "lora_dir": adapters}
+    with serving(tiny, settings=settings, max_loras=2, max_lora_rank=8) as live:
         yield live
 
 
@@ -131,6 +147,40 @@ def test_no_grammar_is_an_error_of_the_server(server, send):
 
     run()
     assert {200, 400} <= statuses
+    server.assert_empty()
+
+
+def test_no_adapter_is_an_error_of_the_server(server, send, adapters):
+    """Names, folders, and files in them; whatever was loaded answers, and goes."""
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    path, statuses = "/v1/completions", set()
+    odd = shutil.copytree(adapters / "good", adapters / "odd")
+    config = json.loads((odd / "adapter_config.json").read_text())
+    names = st.sampled_from(["a", "b", MODEL]) | st.text(max_size=8) | ANYTHING
+    folders = st.sampled_from(["good", "cut", "empty", "odd", "./good", "odd/../good", "../good"])
+
+    @settings(
+        max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(
+        st.fixed_dictionaries({"lora_name": names, "lora_path": folders | ANYTHING}),
+        st.dictionaries(st.sampled_from(sorted(config)), ANYTHING, max_size=2),
+        st.dictionaries(st.text(max_size=8), ANYTHING, max_size=1),
+    )
+    def run(body, changes, more):
+        (odd / "adapter_config.json").write_text(json.dumps(config | changes))
+        name = {"lora_name": body["lora_name"]}
+        for path_of, sent in (
+            *((load, body), (load, body | more), (load, {"lora_name": "c", "lora_path": "odd"})),
+            (path, PATHS[path] | {"model": body["lora_name"]}),
+            *((unload, name | more), (unload, name), (unload, {"lora_name": "c"}), (unload, more)),
+        ):
+            [response] = send(path_of, json.dumps(sent))
+            check(response)
+            statuses.add((path_of, response.status_code))
+
+    run()
+    assert {(where, status) for where in (load, unload) for status in (200, 400)} <= statuses
     server.assert_empty()
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import pytest
 
-from benchmarks.end_to_end.random_schemas import random_schema
+from benchmarks.end_to_end.random_schemas import schemas
 from gossamer.engine.grammars import Grammars
 from tests.engine.serving import CHARACTERS
 from tests.server.live import MODEL, SPARSE, serving
@@ -49,13 +49,16 @@ def test_random_schemas_give_valid_documents(client, stream):
     """Of all kinds that are supported, in one batch, from a model that knows nothing."""
 
     def one(seed):
-        schema = random_schema(seed)
+        schema = chosen[seed]
         form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
         kv = {"kv": SPARSE} if seed % 2 else {}
         text = ask(client, stream, response_format=form, seed=seed, extra_body=kv)
         checker = jsonschema.FormatChecker()
         jsonschema.Draft202012Validator(schema, format_checker=checker).validate(json.loads(text))
 
+    # The model has no token for an é.
+    chosen = [schema for schema in schemas(2 * SCHEMAS) if "é" not in str(schema)]
+    assert len(chosen) >= SCHEMAS
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(one, range(SCHEMAS)))
 

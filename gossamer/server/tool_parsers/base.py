@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gossamer.engine.grammars import JSON_STYLE
+from gossamer.engine.grammar_text import JSON_STYLE
 from gossamer.engine.structured_outputs import bounded
 
 MOST_CALLS = 16  # in one answer whose calls are required: a model must come to an end
