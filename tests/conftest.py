@@ -7,10 +7,16 @@ import tempfile
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():  # before anything imports triton or gossamer
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ["GOSSAMER_CACHE"] = tempfile.mkdtemp(prefix="gossamer-tests-")  # not the user's own
+
+
+# Machines that run tests are busy: how long a thing takes says nothing about the code.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

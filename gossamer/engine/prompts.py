@@ -49,11 +49,9 @@ def encode(
     if isinstance(prompt, str):
         return Encoded(tuple(tokenizer(prompt)["input_ids"]), prompt)
     try:
+        offered = {} if tools is None else {"tools": list(tools)}
         text = tokenizer.apply_chat_template(
-            list(prompt),
-            tools=None if tools is None else list(tools),
-            tokenize=False,
-            add_generation_prompt=True,
+            list(prompt), tokenize=False, add_generation_prompt=True, **offered
         )
     except Exception as error:  # templates are programs, and fail in their own ways
         raise ValueError(f"the chat does not fit the model's template: {error}") from error
