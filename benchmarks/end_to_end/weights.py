@@ -92,7 +92,7 @@ def llama(threads: int) -> dict[str, Any]:
     from llama_cpp import Llama  # noqa: PLC0415 - a peer that may be missing
 
     path = embedded_path(MODEL)
-    model = Llama(
+    model: Any = Llama(
         str(path),
         n_ctx=2048,
         n_batch=512,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.models.packed import Fp8Rows, GgufRows, Int4Rows, Int8Rows, Packed, PackedTensor
 from gossamer.models.source import Part, StoredTensor
-from gossamer.ops import dequantize_gguf, linear, linear_fp8, linear_gguf, linear_int4, linear_int8
+from gossamer.ops import OPS, dequantize_gguf, linear, linear_fp8, linear_int4, linear_int8
 from gossamer.ops.linear_checks import GROUP
 from gossamer.ops.linear_int4 import RUN
 from gossamer.ops.quantize_fp8 import quantize_fp8
@@ -19,6 +19,9 @@ from gossamer.ops.quantize_int8 import quantize_int8
 # Up to this many rows on a CPU, `linear` is 1.4 to 4 times as fast as torch (one core of a Zen 4
 # EPYC). There it stays ahead up to about 128 rows; CPUs with matrix units may cross earlier.
 SKINNY_ROWS = 16
+
+
+_linear_gguf = OPS["linear_gguf"]  # with the names of types as one string, joined once
 
 
 class PackedMatrix(ABC):
@@ -77,7 +80,8 @@ class GgufMatrix(PackedMatrix):
         return GgufRows("f16", weight.to(torch.float16).contiguous().view(torch.uint8))
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return linear_gguf(x, self.weights, self.types, bias)
+        found: Tensor = _linear_gguf(x, self.weights, self._types, bias)
+        return found
 
     def take(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return dequantize_gguf(self.weights[0][ids], self.types[0], dtype)
@@ -89,6 +93,7 @@ class GgufMatrix(PackedMatrix):
     def _join(self, parts: list[Any]) -> None:
         self.weights = [part.rows for part in parts]
         self.types = [part.kind for part in parts]
+        self._types = ",".join(self.types)
 
 
 class _Scaled(PackedMatrix):

@@ -41,7 +41,7 @@ struct Q4_0 {
 struct Q4_1 {
   GOSSAMER_INLINE void expand(const uint8_t* row, int64_t i, F32 (&w)[kVectors]) {
     const uint8_t* p = row + i * 20;
-    Nibbles::expand(Nibbles::of(half_at(p), half_at(p + 2)), p + 4, w);
+    Nibbles::expand(Nibbles::of_halves(p), p + 4, w);
   }
 };
 

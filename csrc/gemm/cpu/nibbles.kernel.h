@@ -48,6 +48,12 @@ struct Nibbles {
   // All 16 values in a register, and codes choose among them: no mask, no conversion, one permutation.
   F32 values;
   GOSSAMER_INLINE Nibbles of(float d, float m) { return {floats(lanes_from(0)) * d + m}; }
+  // d and m are neighbours in memory, as float16: converted together, in every lane at once.
+  GOSSAMER_INLINE Nibbles of_halves(const void* p) {
+    const __m512 pairs = _mm512_cvtph_ps(_mm256_set1_epi32(read<int32_t>(p)));
+    const F32 d = reinterpret_cast<F32>(_mm512_moveldup_ps(pairs)), m = reinterpret_cast<F32>(_mm512_movehdup_ps(pairs));
+    return {floats(lanes_from(0)) * d + m};
+  }
   GOSSAMER_INLINE F32 look_up(const Nibbles& n, I32 some) {
     return reinterpret_cast<F32>(
         _mm512_permutexvar_ps(reinterpret_cast<__m512i>(some), reinterpret_cast<__m512>(n.values)));
@@ -55,6 +61,7 @@ struct Nibbles {
 #else
   float d, m;
   GOSSAMER_INLINE Nibbles of(float d, float m) { return {d, m}; }
+  GOSSAMER_INLINE Nibbles of_halves(const uint8_t* p) { return {half_at(p), half_at(p + 2)}; }
   GOSSAMER_INLINE F32 look_up(const Nibbles& n, I32 some) { return floats(some & 15) * n.d + n.m; }
 #endif
   // 16 bytes: weight i in the lower half of byte i, weight i + 16 in the higher half.
