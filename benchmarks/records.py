@@ -23,6 +23,8 @@ WRITERS = {
     "engine_memory": "benchmarks.end_to_end.memory benchmarks/models/llama-3-8b --kv dense",
     "engine_prefill": "benchmarks.end_to_end.prefill",
     "engine_handoff": "benchmarks.end_to_end.handoff",
+    "engine_weights": "benchmarks.end_to_end.weights",
+    "weights-smollm2": "benchmarks.end_to_end.weights_quality",
     "transformers_cache": "benchmarks.end_to_end.transformers_cache",
     "fusion": "benchmarks.end_to_end.fusion",
     "loads": "benchmarks.end_to_end.loads benchmarks/models/llama-3-8b mixed decode long",

@@ -29,6 +29,7 @@ from benchmarks.reports import (
     planning,
     published,
     quality,
+    weights,
     wins,
 )
 from gossamer.bench import Record, read_records
@@ -85,6 +86,8 @@ def tables(results: Path = RESULTS) -> dict[str, Callable[[], str]]:
         "handoff": partial(
             own, engine.handoff_table, files="engine_handoff", only="engine_handoff"
         ),
+        "weights": partial(own, weights.speed_table, files="engine_weights", only="engine_weights"),
+        "weights-quality": weights.quality_table,
         "transformers": partial(on_gpu, engine.transformers_table, files="transformers_*"),
         "masked": partial(on_gpu, masked.headline, files="masked_*"),
         "regret": partial(on_gpu, masked.regret, files="masked_*"),

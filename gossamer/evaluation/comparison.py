@@ -125,11 +125,14 @@ def _experiment(
     dtype = str(config.resolved_dtype(device, source.config.dtype)).removeprefix("torch.")
     path = config.calibration or source.calibration
     made = {} if path is None else {"calibration": file_digest(Path(path))}
+    setup = {"dtype": dtype, "device": device.type}
+    if config.weights != "auto":  # results of before there was a choice go on
+        setup["weights"] = config.weights
     return Experiment(
         model=str(Path(wanted.model).resolve()) if Path(wanted.model).exists() else wanted.model,
         tasks=tasks,
         seed=wanted.options.seed,
-        setup={"dtype": dtype, "device": device.type},
+        setup=setup,
         setups={name: made for name, spec in specs.items() if _calibrated(spec)},
         device=str(device),
     )
