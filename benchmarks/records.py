@@ -32,6 +32,7 @@ WRITERS = {
         "benchmarks.end_to_end.loads benchmarks/models/llama-3-8b mixed decode long --engine vllm"
     ),
     "lora": "benchmarks.end_to_end.lora --results benchmarks/serving",
+    "batch_kill": "benchmarks.end_to_end.batch_kill --results benchmarks/serving",
     "replicas": "benchmarks.end_to_end.replicas --results benchmarks/serving",
     "structured": "benchmarks.end_to_end.structured",
     "smollm2-135m": "benchmarks.end_to_end.quality",

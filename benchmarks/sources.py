@@ -33,7 +33,7 @@ LINES = {
     "serving/lora.jsonl": ENGINE,
     "serving/replicas.jsonl": (*ENGINE, "gossamer/cluster", "gossamer/server"),
     "quality/smollm2-135m.jsonl": QUALITY,
-    "quality/weights-smollm2.jsonl": (*QUALITY, "csrc/gemm"),
+    "quality/weights/weights-smollm2.jsonl": (*QUALITY, "csrc/gemm"),
     "quality/scores/auto-smollm2.jsonl": QUALITY,
     "quality/scores/peers-smollm2.jsonl": QUALITY,
     "comparisons/transformers/nvidia-h200.jsonl": (*ENGINE, "gossamer/integrations"),

@@ -30,7 +30,7 @@ from gossamer.models.source import WHOLE, StoredTensor
 MODEL = "smollm2"
 HERE = Path(__file__).parents[1]
 TEXT = HERE / "data/wikitext2-test-excerpt.txt"
-ROWS, SCORES = HERE / "quality/weights-smollm2.jsonl", Path("build/weights-scores.jsonl")
+ROWS, SCORES = HERE / "quality/weights/weights-smollm2.jsonl", Path("build/weights-scores.jsonl")
 CODED = "coded:23.5%"
 BASELINE, BY_ROW = "float, dense", "int4 by row, dense"
 SUBJECTS = (

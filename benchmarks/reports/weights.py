@@ -11,7 +11,7 @@ SPEED = (
     *("resident after loading", "tokens of `float`, of 20 x 32"),
 )
 QUALITY = ("weights", "KV cache", "perplexity", "change in NLL")
-ROWS = Path(__file__).parents[1] / "quality/weights-smollm2.jsonl"
+ROWS = Path(__file__).parents[1] / "quality/weights/weights-smollm2.jsonl"
 
 
 def speed_table(records: list[Record]) -> str:

@@ -27,7 +27,6 @@ def _case(rows: int, k: int, kind: str) -> Case:
         bytes=lambda weight, kind, dtype: tensor_bytes(weight) + rows * k * dtype.itemsize,
         flops=0,
         variant=kind,
-        dtypes=(torch.float32, torch.bfloat16),
     )
 
 

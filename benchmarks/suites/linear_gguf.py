@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from benchmarks.suites.gemm_cases import TOLERANCE_8BIT
 from benchmarks.suites.linear import LLAMA, SMOLLM2
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.ops.checks import FLOAT_DTYPES
 from gossamer.ops.gguf import TYPES, dequantized
 
 Args = tuple[Tensor, list[Tensor], str, None]
@@ -39,7 +40,9 @@ def _oracle(x: Tensor, weights: list[Tensor], types: str, _: None) -> Tensor:
     return x.double() @ _wide(weights, types).double().T
 
 
-def _case(rows: int, n: int, k: int, kind: str) -> Case:
+def _case(
+    rows: int, n: int, k: int, kind: str, dtypes: tuple[torch.dtype, ...] = (torch.float32,)
+) -> Case:
     def make_args(dtype: torch.dtype, device: str) -> Args:
         x = torch.randn(rows, k, dtype=dtype, device=device)
         return x, [random_blocks(n, k, kind, device)], kind, None
@@ -52,13 +55,13 @@ def _case(rows: int, n: int, k: int, kind: str) -> Case:
         bytes=lambda x, weights, *_: tensor_bytes(x, *weights) + rows * n * x.element_size(),
         flops=2 * rows * n * k,
         variant=kind,
-        dtypes=(torch.float32,),
+        dtypes=dtypes,
     )
 
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     if quick or device != "cpu":  # for a GPU there is no kernel of ours
-        yield _case(4, 960, 576, "q4_1")
+        yield _case(4, 960, 576, "q4_1", FLOAT_DTYPES)
         return
     for n, k in (*SMOLLM2, *LLAMA):
         kinds = ("q4_1",) if k % 256 else ("q4_1", "q4_k", "q6_k")

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from benchmarks.suites.gemm_cases import TOLERANCE_8BIT, heat
 from benchmarks.suites.linear import LLAMA, SMOLLM2
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
+from gossamer.ops.checks import FLOAT_DTYPES
 from gossamer.ops.linear_int4 import dequantized
 
 LLAMA_8B = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336))
@@ -45,7 +46,7 @@ def _case(rows: int, n: int, k: int, group: int, dtypes: tuple[torch.dtype, ...]
 
 def _cases(device: str, quick: bool) -> Iterator[Case]:
     if quick:
-        yield _case(4, 960, 576, 32, (torch.float32, torch.bfloat16))
+        yield _case(4, 960, 576, 32, FLOAT_DTYPES)
         return
     if device == "cuda":
         heat()

@@ -26,7 +26,7 @@ GgufType next_type(const std::string& names, size_t& at, const char* op) {
 int64_t row_length(const Tensor& weight, GgufType type, const char* op) {
   STD_TORCH_CHECK(weight.scalar_type() == ScalarType::Byte && weight.dim() == 2, op,
                   ": weights must be uint8 [n, bytes]");
-  STD_TORCH_CHECK(weight.numel() == 0 || weight.const_data_ptr() != nullptr, op, ": weights have no memory");
+  STD_TORCH_CHECK(weight.numel() == 0 || weight.const_data_ptr() != nullptr, op, ": one of weights has no memory");
   STD_TORCH_CHECK(weight.size(1) >= 1 && (weight.size(1) == 1 || weight.stride(1) == 1), op,
                   ": rows of weights must be contiguous");
   const GgufBlock block = kGgufBlocks[static_cast<int>(type)];

@@ -52,9 +52,9 @@ def linear_int4_kernel(
         x = a_ptr + rows[:, None].to(tl.int64) * a_stride + low[None, :]
         type = a_ptr.dtype.element_ty
         a = tl.load(x, mask=inside, other=0.0)
-        sums = tl.dot(a, first.to(type).T, sums, input_precision="ieee")
+        sums = tl.dot(a, tl.trans(first).to(type), sums, input_precision="ieee")
         a = tl.load(x + 16, mask=inside, other=0.0)
-        sums = tl.dot(a, second.to(type).T, sums, input_precision="ieee")
+        sums = tl.dot(a, tl.trans(second).to(type), sums, input_precision="ieee")
     store_tile(c_ptr, add_columns(sums, bias_ptr, columns, n, HAS_BIAS), rows, columns, m, n)
 
 
@@ -87,6 +87,7 @@ def _tile(m: int, element_size: int) -> dict[str, int]:
     }
 
 
+_INTERPRETED = triton.knobs.runtime.interpret
 _EXPAND = {"BN": 32, "BYTES": 64}
 
 
@@ -94,6 +95,9 @@ def linear_int4(
     x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """The launcher; arguments are those of the op, already checked."""
+    if _INTERPRETED and x.dtype is torch.bfloat16:  # whose bits it would multiply as integers
+        wide = linear_int4(x.float(), codes, scale, zero, None if bias is None else bias.float())
+        return wide.bfloat16()
     n, k = codes.shape[0], x.shape[-1]
     out = x.new_empty((*x.shape[:-1], n))
     if out.numel() == 0:

@@ -27,7 +27,10 @@ def zeros(size: tuple[int, ...], device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(size, dtype=torch.uint8, device=device)
     count = prod(size)
-    memory = np.zeros(count + ALIGNED, dtype=np.uint8)
+    try:
+        memory = np.zeros(count + ALIGNED, dtype=np.uint8)
+    except MemoryError:
+        raise MemoryError(f"there is no memory for {count} bytes of a cache") from None
     first = -memory.ctypes.data % ALIGNED
     return torch.from_numpy(memory[first : first + count]).view(size)
 

@@ -95,7 +95,6 @@ class Op:
             device: {b: self._overloads[b] for b in order if not self.why_not(b, device)}
             for device, order in PREFERENCE.items()
         }
-        self._on_cpu = next(iter(self._runnable["cpu"].values()))
         self._runnable["meta"] = dict.fromkeys(self.backends, self._overloads["reference"])
         OPS[self.name] = self
 
@@ -155,7 +154,7 @@ class Op:
             # A decode step on a CPU calls 300 ops, and `select` takes 1 us of each.
             plain = backend is None and not torch.compiler.is_compiling()
             if plain and args[0].is_cpu and not chosen():
-                return self._on_cpu(*args)
+                return next(iter(self._runnable["cpu"].values()))(*args)
             device = device_type(args[0])
             unsuited = self.unsuited(device, args) if self.limits is not None else _NOTHING
             return self.select(device, backend, unsuited)(*args)

@@ -59,7 +59,7 @@ BAD_CALLS = [
     (
         _args(zero=(5, 1)),
         ValueError,
-        "linear_int4: zero has shape [5, 1]; must be [5, 2] (as scale)",
+        "linear_int4: zero has shape [5, 1]; must be [5, 2], as scale",
     ),
     (
         _args(zero=torch.zeros(5, 2, device="meta").half()),
