@@ -32,6 +32,7 @@ LINES = {
     "serving/loads_vllm.jsonl": (),
     "serving/lora.jsonl": ENGINE,
     "serving/replicas.jsonl": (*ENGINE, "gossamer/cluster", "gossamer/server"),
+    "serving/batch_kill.jsonl": (*ENGINE, "gossamer/batch", "gossamer/server"),
     "quality/smollm2-135m.jsonl": QUALITY,
     "quality/weights/weights-smollm2.jsonl": (*QUALITY, "csrc/gemm"),
     "quality/scores/auto-smollm2.jsonl": QUALITY,
