@@ -51,7 +51,8 @@ struct Nibbles {
   // d and m are neighbours in memory, as float16: converted together, in every lane at once.
   GOSSAMER_INLINE Nibbles of_halves(const void* p) {
     const __m512 pairs = _mm512_cvtph_ps(_mm256_set1_epi32(read<int32_t>(p)));
-    const F32 d = reinterpret_cast<F32>(_mm512_moveldup_ps(pairs)), m = reinterpret_cast<F32>(_mm512_movehdup_ps(pairs));
+    const F32 d = reinterpret_cast<F32>(_mm512_moveldup_ps(pairs)),
+              m = reinterpret_cast<F32>(_mm512_movehdup_ps(pairs));
     return {floats(lanes_from(0)) * d + m};
   }
   GOSSAMER_INLINE F32 look_up(const Nibbles& n, I32 some) {
