@@ -65,9 +65,10 @@ def load_decoder(
         expected = (shape.layers, shape.kv_heads, shape.head_dim, shape.head_dim)
         if tuple(v_basis.matrix.shape) != expected:
             raise ValueError(f"v_basis is {list(v_basis.matrix.shape)}; must be {list(expected)}")
-    precision = Precision.of(weights, source, device)
+    precision = Precision.of(weights, source, device).with_v_basis(device)
+    turned = v_basis is not None
     try:
-        memory = Weights.empty(config, shard, dtype, device, precision)
+        memory = Weights.empty(config, shard, dtype, device, precision, turned)
         _fill(memory, source, shard, v_basis)
     except ValueError as error:
         raise ValueError(f"{source.name}: {error}") from None

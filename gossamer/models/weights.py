@@ -44,6 +44,7 @@ class LayerWeights:
         device: torch.device,
         precision: Precision,
         index: int,
+        turned: bool,
     ) -> Self:
         """Memory for layer `index`; the shard must divide the config."""
 
@@ -52,8 +53,8 @@ class LayerWeights:
 
         def matrix(columns: int, *rows: int, of: str) -> Matrix:
             owner, _, parts = of.partition(".")
-            names = (layer_name(index, f"{owner}.{part}_proj.weight") for part in parts.split("|"))
-            kind = precision.layer_matrix(columns, names)
+            names = [layer_name(index, f"{owner}.{part}_proj.weight") for part in parts.split("|")]
+            kind = precision.layer_matrix(columns, names, turned=turned and owner == "self_attn")
             return make(sum(rows), columns) if kind is None else kind(rows, columns, device)
 
         hidden, dims, first = config.hidden_size, config.head_dim, shard.rank == 0
@@ -96,8 +97,12 @@ class Weights:
         dtype: torch.dtype,
         device: torch.device,
         precision: Precision = Precision(),  # noqa: B008
+        turned: bool = False,
     ) -> Self:
-        """Memory for a shard of a model; the shard must divide the config."""
+        """Memory for a shard of a model; the shard must divide the config.
+
+        turned: a basis of V is folded into the projections of attention.
+        """
         vocab, hidden = config.vocab_size, config.hidden_size
 
         def matrix() -> Matrix:
@@ -107,7 +112,7 @@ class Weights:
             return torch.empty(vocab, hidden, dtype=dtype, device=device)
 
         layers = tuple(
-            LayerWeights.empty(config, shard, dtype, device, precision, index)
+            LayerWeights.empty(config, shard, dtype, device, precision, index, turned)
             for index in range(config.layers)
         )
         norm = torch.empty(hidden, dtype=dtype, device=device)

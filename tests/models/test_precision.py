@@ -92,14 +92,29 @@ def test_a_basis_of_v_is_folded(tmp_path):
     assert_near(logits_of(packed, ids), logits_of(load(source, "float", v_basis=basis), ids), 2e-3)
 
 
+def test_four_bits_are_too_few_for_another_basis(tmp_path):
+    """Projections of attention have 16 bits then; on a GPU they are plain numbers."""
+    tiny_directory("llama", tmp_path)
+    source, ids = open_model(tmp_path), random_ids()
+    basis = Basis(torch.linalg.qr(torch.randn(3, 2, 16, 16))[0])
+    decoder = load(source, "int4", v_basis=basis)
+    layer = decoder.weights.layers[1]
+    assert layer.qkv.types == ["f16", "f16", "f16"]
+    assert isinstance(layer.down, Int4Matrix)
+    want = load(_Rounded(source, int4, int8, only="mlp"), "float", v_basis=basis)
+    assert_near(logits_of(decoder, ids), logits_of(want, ids), 0.02)
+    precision = Precision.of("int4", source, torch.device("cpu")).with_v_basis(torch.device("cuda"))
+    assert precision.layer_matrix(64, ["x"], turned=True) is None
+
+
 # ---- weights that are quantized when they are loaded ---------------------------------------------
 
 
 class _Rounded:
     """A source with matrices of layers, and the head, as what a scheme rounds them to."""
 
-    def __init__(self, source, layers, head):
-        self.source, self.by = source, {True: layers, False: head}
+    def __init__(self, source, layers, head, only=""):
+        self.source, self.by, self.only = source, {True: layers, False: head}, only
 
     def __getattr__(self, name):
         return getattr(self.source, name)
@@ -108,7 +123,9 @@ class _Rounded:
         for name, tensor in self.source.tensors(*names, **making):
             whole = tensor[WHOLE]
             rounded = self.by["layers" in name]
-            yield name, whole if rounded is None or whole.dim() == 1 else rounded(whole)
+            as_is = rounded is None or whole.dim() == 1
+            as_is |= "layers" in name and self.only not in name
+            yield name, whole if as_is else rounded(whole)
 
 
 def int8(weight):
