@@ -81,7 +81,7 @@ def _tile(m: int, element_size: int) -> dict[str, int]:
     return {
         "BM": bm,
         "BN": 32,
-        "BYTES": 64 if element_size == 2 else 32,
+        "BYTES": 32 if element_size == 2 else 16,
         "num_warps": 4,
         "num_stages": 4,
     }

@@ -151,10 +151,6 @@ class Op:
         if torch.is_grad_enabled():
             self._refuse_gradients(args)
         try:
-            # A decode step on a CPU calls 300 ops, and `select` takes 1 us of each.
-            plain = backend is None and not torch.compiler.is_compiling()
-            if plain and args[0].is_cpu and not chosen():
-                return next(iter(self._runnable["cpu"].values()))(*args)
             device = device_type(args[0])
             unsuited = self.unsuited(device, args) if self.limits is not None else _NOTHING
             return self.select(device, backend, unsuited)(*args)
@@ -174,7 +170,10 @@ class Op:
         self, device: str, backend: str | None = None, unsuited: Mapping[str, str] = _NOTHING
     ) -> Any:
         """The overload to call for tensors of this device type; see `choose`."""
-        return self._overloads_on(device)[self.choose(device, backend, unsuited)]
+        overloads = self._overloads_on(device)
+        if backend is None and not unsuited and not chosen():  # a decode step has 330 of these
+            return next(iter(overloads.values()))
+        return overloads[self.choose(device, backend, unsuited)]
 
     def choose(
         self, device: str, backend: str | None = None, unsuited: Mapping[str, str] = _NOTHING
