@@ -98,13 +98,16 @@ class PlanCache:
             "facts": facts,
         }
         row = (subject.key, FORMAT, subject.name, json.dumps(subject.machine), subject.shapes)
+        values = (*row, json.dumps(content), time.time())
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._move_damaged_aside()
-            with closing(self._connected()) as connection, connection:
-                connection.execute(_TABLE)
-                values = (*row, json.dumps(content), time.time())
-                connection.execute("insert or replace into plans values (?,?,?,?,?,?,?)", values)
+            try:
+                self._insert(values)
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
+                    raise
+                self._move_aside()
+                self._insert(values)
         except (sqlite3.Error, OSError) as error:
             log.warning("%s cannot be written: %s; the plan is not kept", self.path, error)
             return False
@@ -144,14 +147,20 @@ class PlanCache:
                 ", ".join(f"{k} {v}" for k, v in json.loads(text).items()),
             )
 
-    def _move_damaged_aside(self) -> None:
-        """What is no database would keep every plan from being written."""
-        if not self.path.is_file() or not self.path.stat().st_size:
-            return
-        if not self.path.read_bytes()[:16].startswith(b"SQLite format 3"):
-            aside = self.path.with_suffix(".damaged")
-            self.path.replace(aside)
-            log.warning("%s was no database; it is %s now", self.path, aside)
+    def _insert(self, values: tuple[Any, ...]) -> None:
+        with closing(self._connected()) as connection, connection:
+            connection.execute(_TABLE)
+            connection.execute("insert or replace into plans values (?,?,?,?,?,?,?)", values)
+
+    def _move_aside(self) -> None:
+        """What is no database would keep every plan from being written.
+
+        SQLite says what is none. Opening and closing the file to look would drop the locks that
+        other threads of this process hold on it (https://www.sqlite.org/howtocorrupt.html, 2.2).
+        """
+        aside = self.path.with_suffix(".damaged")
+        self.path.replace(aside)
+        log.warning("%s was no database; it is %s now", self.path, aside)
 
 
 def _parsed(version: int, text: str) -> tuple[Plan, dict[str, Any]]:
