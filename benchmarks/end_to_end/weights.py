@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import takewhile
@@ -89,10 +90,8 @@ def ours(weights: str, threads: int) -> dict[str, Any]:
 
 
 def llama(threads: int) -> dict[str, Any]:
-    from llama_cpp import Llama  # noqa: PLC0415 - a peer that may be missing
-
     path = embedded_path(MODEL)
-    model: Any = Llama(
+    model: Any = import_module("llama_cpp").Llama(
         str(path),
         n_ctx=2048,
         n_batch=512,
