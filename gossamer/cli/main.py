@@ -19,6 +19,7 @@ from gossamer.cli.masks import masks
 from gossamer.cli.new_op import new_op
 from gossamer.cli.plan import plan
 from gossamer.cli.profile import profile
+from gossamer.cli.quantize import quantize
 from gossamer.cli.report import report
 from gossamer.cli.serve import serve
 from gossamer.cli.tune import tune
@@ -32,6 +33,7 @@ app.add_typer(bench)
 app.command("eval")(evaluate)
 app.command()(frontier)
 app.command()(calibrate)
+app.command()(quantize)
 app.command()(plan)
 app.add_typer(masks)
 app.add_typer(tune)

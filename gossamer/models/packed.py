@@ -9,7 +9,7 @@ from torch import Tensor
 from gossamer.models.source import Part, StoredTensor
 from gossamer.ops.dequantize_gguf import dequantize_gguf
 from gossamer.ops.gguf import TYPES
-from gossamer.ops.linear_int4 import RUN, dequantized
+from gossamer.ops.linear_int4 import RUN, dequantized, unpacked
 
 BLOCK = 128  # rows, and columns, that share a scale of fp8 blocks
 TINY = 2.0**-14  # the smallest scale: the smallest normal float16
@@ -64,11 +64,12 @@ class Int4Rows(_Movable):
         return cls((low | high << 4).flatten(1), scale, zero)
 
     @classmethod
-    def quantize(cls, weight: Tensor, group: int = RUN) -> Self:
+    def quantize(cls, weight: Tensor, group: int = RUN, *, whole_zeros: bool = False) -> Self:
         """Of floats [n, k], rounded to nearest; ValueError for a k that groups do not divide.
 
         The range of each group is shrunk by what makes its squared error smallest: weights at
-        both ends are clipped for finer steps of all others.
+        both ends are clipped for finer steps of all others. whole_zeros: zeros are codes, 0 to 15,
+        as files have them.
         """
         n, k = weight.shape
         if k % group:
@@ -78,6 +79,8 @@ class Int4Rows(_Movable):
             raise ValueError(f"row {row} has NaN or infinity")
         x = weight.float().reshape(n, -1, group)
         low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+        if whole_zeros:
+            low, high = low.clamp_max(0), high.clamp_min(0)
         # Zeros stay below 2,048, where float16 still tells whole steps apart.
         least = (torch.maximum(high, -low) / 2048).clamp_min(TINY)
         best = torch.full_like(low, torch.inf)
@@ -86,6 +89,7 @@ class Int4Rows(_Movable):
             # Rounded first, so that codes are the best ones for the scales that are kept.
             step = torch.maximum((high - low) * (shrink / 15), least).half().float()
             shift = (-(low + (high - low) * (0.5 - shrink / 2)) / step).half().float()
+            shift = shift.round().clamp(0, 15) if whole_zeros else shift
             error = (_rounded(x, step, shift) - x).square_().sum(-1, keepdim=True)
             better = error < best
             best = torch.where(better, error, best)
@@ -100,6 +104,10 @@ class Int4Rows(_Movable):
     @property
     def group(self) -> int:
         return self.shape[1] // self.scale.shape[1]
+
+    def unpacked(self) -> Tensor:
+        """uint8 [n, k] with a code in each byte."""
+        return unpacked(self.codes)
 
     def dequantized(self) -> Tensor:
         """float32 [n, k]."""

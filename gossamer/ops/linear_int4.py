@@ -41,10 +41,14 @@ def linear_int4(
 
 def dequantized(codes: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """float32 [n, k]."""
-    runs = codes.unflatten(1, (-1, RUN // 2))
-    weight = torch.cat((runs & 15, runs >> 4), 2).flatten(1).float()
-    groups: Tensor = weight.unflatten(1, (scale.shape[1], -1))
+    groups: Tensor = unpacked(codes).float().unflatten(1, (scale.shape[1], -1))
     return ((groups - zero.float()[..., None]) * scale.float()[..., None]).flatten(1)
+
+
+def unpacked(codes: Tensor) -> Tensor:
+    """uint8 [n, k] with a code in each byte."""
+    runs = codes.unflatten(1, (-1, RUN // 2))
+    return torch.cat((runs & 15, runs >> 4), 2).flatten(1)
 
 
 def _reference(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.models.packed import (
@@ -56,8 +57,8 @@ class Nibbles:
     def read(self, rows: slice, columns: slice) -> Tensor:
         """uint8, one code in each byte."""
         along = (rows, columns)[self.dim]
-        words = slice(along.start // 8, -(-along.stop // 8))
-        found = self.stored[words, columns].T if self.dim == 0 else self.stored[rows, words]
+        held = slice(along.start // 8, -(-along.stop // 8))
+        found = self.stored[held, columns].T if self.dim == 0 else self.stored[rows, held]
         # clone: a column of single words is contiguous in any strides, and `view` minds them.
         pairs = found.clone(memory_format=torch.contiguous_format).view(torch.uint8)
         pairs = pairs.unflatten(1, (-1, 4))  # the lowest byte first
@@ -65,9 +66,16 @@ class Nibbles:
         for element, place in enumerate(self.order):  # 3 times as fast as a gather of all
             byte = pairs[..., place // 2]
             codes[..., element] = byte >> 4 if place % 2 else byte & 15
-        first = along.start - 8 * words.start
+        first = along.start - 8 * held.start
         found = codes.flatten(1)[:, first : first + along.stop - along.start]
         return found.T if self.dim == 0 else found
+
+
+def words(codes: Tensor) -> Tensor:
+    """uint8 [a, b] of codes 0 to 15 as int32 [a, ceil(b / 8)], in natural order, then zeros."""
+    low, high = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (-1, 2)).unbind(2)
+    packed: Tensor = (low | high << 4).contiguous().view(torch.int32)
+    return packed
 
 
 @dataclass(frozen=True, eq=False)
