@@ -25,6 +25,7 @@
 #include "norm/fused_residual_rmsnorm.h"
 #include "norm/rmsnorm.h"
 #include "rope/rope.h"
+#include "rope/rope_append.h"
 #include "softmax/scaled_softmax.h"
 
 namespace {
@@ -92,6 +93,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "rmsnorm_rope(Tensor x, Tensor weight, Tensor positions, Tensor cos, Tensor sin, float eps=1e-06, "
       "bool interleaved=False) -> Tensor");
   m.def("rope(Tensor x, Tensor positions, Tensor cos, Tensor sin, bool interleaved=False) -> Tensor");
+  m.def(
+      "rope_append(Tensor qkv, Tensor positions, Tensor cos, Tensor sin, Tensor(a4!) k_blocks, Tensor(a5!) v_blocks, "
+      "Tensor slots, Tensor(a7!) q, Tensor? norm=None, float eps=1e-06, Tensor? matrices=None, "
+      "Tensor? offsets=None) -> ()");
   m.def("rope_inplace(Tensor(a0!) x, Tensor positions, Tensor cos, Tensor sin, bool interleaved=False) -> ()");
   m.def("scaled_softmax(Tensor x, float scale=1.) -> Tensor");
   m.def("silu_mul(Tensor x) -> Tensor");
@@ -125,6 +130,7 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("rmsnorm", TORCH_BOX(&gossamer::rmsnorm_cpu));
   m.impl("rmsnorm_rope", TORCH_BOX(&gossamer::rmsnorm_rope_cpu));
   m.impl("rope", TORCH_BOX(&gossamer::rope_cpu));
+  m.impl("rope_append", gossamer::boxed<&gossamer::rope_append_cpu>);
   m.impl("rope_inplace", TORCH_BOX(&gossamer::rope_inplace_cpu));
   m.impl("scaled_softmax", TORCH_BOX(&gossamer::scaled_softmax_cpu));
   m.impl("silu_mul", TORCH_BOX(&gossamer::silu_mul_cpu));

@@ -1,9 +1,8 @@
 #include "rope/rope.h"
 
 namespace gossamer {
-namespace {
 
-// Before anything is computed. One pass without a branch per position, for a decode step calls this in every layer.
+// One pass without a branch per position, for a decode step calls this in every layer.
 void check_positions(const char* op, const RopeRows& work) {
   int64_t low = 0, high = 0;
   for (int64_t i = 0; i < work.tokens; ++i) {
@@ -14,6 +13,8 @@ void check_positions(const char* op, const RopeRows& work) {
   STD_TORCH_CHECK(low >= 0 && high < work.max_positions, op, ": a position is ", low < 0 ? low : high,
                   "; must be 0 to ", work.max_positions - 1);
 }
+
+namespace {
 
 // Rows of x where channels lie side by side, else of a copy.
 void turn(RopeCall& call) {

@@ -38,6 +38,9 @@ inline void check_rope(const char* op, const Tensor& x, const Tensor& positions,
   STD_TORCH_CHECK(cos.is_contiguous() && sin.is_contiguous(), op, ": cos and sin must be contiguous");
 }
 
+// Of tensors on the host, before anything is computed: positions are those of cos and sin.
+void check_positions(const char* op, const RopeRows& work);
+
 inline void point_to(RopeCall& call, const Tensor& x) {
   call.x = x;
   call.work.x = x.const_data_ptr();

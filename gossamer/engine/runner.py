@@ -120,8 +120,7 @@ class ModelRunner:
     ) -> Tensor:
         """Hidden states after the last layer."""
         sliding, scale = self.decoder.config.sliding, self.cache.spec.shape.head_dim**-0.5
-
-        sole = step.sole_decode if self.cache.fused else None
+        sole = step.sole_decode
 
         def attend(layer: int, projection: Projection) -> Tensor:
             if sole is not None:

@@ -3,8 +3,8 @@ reference and the Triton launcher know them.
 
 A new argument is added in three places, in the same order: here, in the schema in
 csrc/bindings.cpp (a test compares the two) and in the struct of the same name in
-csrc/attention/*/call.h or csrc/kv/kv_call.h. GEMMs and norms have functions of few arguments in
-csrc/gemm/*.h, csrc/norm/*.h and csrc/rope/rope.h instead.
+csrc/attention/*/call.h, csrc/kv/kv_call.h or csrc/rope/rope_append.h. GEMMs and norms have
+functions of few arguments in csrc/gemm/*.h, csrc/norm/*.h and csrc/rope/rope.h instead.
 """
 
 import inspect

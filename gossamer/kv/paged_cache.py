@@ -161,11 +161,6 @@ class PagedCache:
 
     # ---- one layer of a forward pass --------------------------------------------------------
 
-    @property
-    def fused(self) -> bool:
-        """Whether `append` is one kernel here, in place of those of RoPE, `turn` and `write`."""
-        return self.spec.device.type == "cuda"
-
     def append(self, layer: int, qkv: Tensor, rotation: Rotation, slots: Tensor) -> Tensor:
         """Store K and V of a projection in dense pages; its queries, after RoPE and `turn`."""
         pools, turn = self._layers[layer], None if self._turn is None else self._turn.of(layer)

@@ -71,8 +71,6 @@ def rope_append(
     Raises TypeError (dtype) or ValueError (shape, strides, device, numbers on the CPU out of
     range), before anything is written. On a GPU numbers are not looked at: rows of a position out
     of range become NaN, and a slot out of range is skipped.
-
-    Triton alone: on a CPU, engines call the separate ops.
     """
     kv_heads = k_blocks.shape[1] if isinstance(k_blocks, Tensor) and k_blocks.dim() == 3 else 0
     if not isinstance(qkv, Tensor) or qkv.dim() != 3 or qkv.shape[1] <= 2 * kv_heads:
@@ -178,5 +176,5 @@ _op = Op(
     mutates=("k_blocks", "v_blocks", "q"),
     example=_example,
     triton="gossamer.kernels.rope_append:rope_append",
-    native_backends=(),
+    native_backends=("cpu",),
 )
