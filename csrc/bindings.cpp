@@ -14,6 +14,7 @@
 #include "gemm/linear_act.h"
 #include "gemm/linear_gguf.h"
 #include "gemm/linear_int4.h"
+#include "gemm/linear_int8_weights.h"
 #include "gemm/linear_norm.h"
 #include "gemm/mlp.h"
 #include "gemm/quantize_int8.h"
@@ -69,12 +70,16 @@ STABLE_TORCH_LIBRARY_FRAGMENT(gossamer, m) {
       "gated_mlp(Tensor x, Tensor gate_up, Tensor down, Tensor? gate_up_bias=None, Tensor? down_bias=None, "
       "str activation=\"silu\") -> Tensor");
   m.def(
+      "gated_mlp_gguf(Tensor x, Tensor[] gate_up, str gate_up_types, Tensor[] down, str down_types, "
+      "Tensor? gate_up_bias=None, Tensor? down_bias=None) -> Tensor");
+  m.def(
       "gemm_chain(Tensor x, Tensor w1, Tensor w2, Tensor? b1=None, Tensor? b2=None, str activation=\"gelu\") "
       "-> Tensor");
   m.def("linear_int4(Tensor x, Tensor codes, Tensor scale, Tensor zero, Tensor? bias=None) -> Tensor");
   m.def(
       "linear_int8(Tensor x, Tensor x_scale, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType dtype) "
       "-> Tensor");
+  m.def("linear_int8_weights(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias=None) -> Tensor");
   m.def(
       "linear_norm(Tensor x, Tensor weight, Tensor residual, Tensor norm_weight, Tensor? bias=None, "
       "Tensor? norm_bias=None, str norm=\"rms\", float eps=1e-06) -> (Tensor, Tensor)");
@@ -117,12 +122,14 @@ STABLE_TORCH_LIBRARY_IMPL(gossamer, CPU, m) {
   m.impl("kv_unpack", gossamer::boxed<&gossamer::kv_unpack_cpu>);
   m.impl("fused_residual_rmsnorm", TORCH_BOX(&gossamer::fused_residual_rmsnorm_cpu));
   m.impl("gated_mlp", TORCH_BOX(&gossamer::gated_mlp_cpu));
+  m.impl("gated_mlp_gguf", TORCH_BOX(&gossamer::gated_mlp_gguf_cpu));
   m.impl("gemm_chain", TORCH_BOX(&gossamer::gemm_chain_cpu));
   m.impl("linear", TORCH_BOX(&gossamer::linear_cpu));
   m.impl("linear_act", TORCH_BOX(&gossamer::linear_act_cpu));
   m.impl("linear_gguf", TORCH_BOX(&gossamer::linear_gguf_cpu));
   m.impl("linear_int4", TORCH_BOX(&gossamer::linear_int4_cpu));
   m.impl("linear_int8", TORCH_BOX(&gossamer::linear_int8_cpu));
+  m.impl("linear_int8_weights", TORCH_BOX(&gossamer::linear_int8_weights_cpu));
   m.impl("linear_norm", TORCH_BOX(&gossamer::linear_norm_cpu));
   m.impl("masked_attention", gossamer::boxed<&gossamer::masked_attention_cpu>);
   m.impl("masked_attention_rows", gossamer::boxed<&gossamer::masked_attention_rows_cpu>);

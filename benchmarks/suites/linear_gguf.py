@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.suites.gemm_cases import TOLERANCE_8BIT
+from benchmarks.suites.gemm_cases import TOLERANCE_16BIT
 from benchmarks.suites.linear import LLAMA, SMOLLM2
 from gossamer.bench.suite import Case, Suite, main, tensor_bytes
 from gossamer.ops.checks import FLOAT_DTYPES
@@ -71,7 +71,7 @@ def _cases(device: str, quick: bool) -> Iterator[Case]:
                     yield _case(rows, n, k, kind)
 
 
-SUITE = Suite("linear_gguf", _cases, oracle=_oracle, tolerance=TOLERANCE_8BIT)
+SUITE = Suite("linear_gguf", _cases, oracle=_oracle, tolerance=TOLERANCE_16BIT)
 
 if __name__ == "__main__":
     main(SUITE)

@@ -1,7 +1,9 @@
 #include "gemm/linear_gguf.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "elementwise/silu_mul.h"
 #include "gemm/cpu/linear_gguf.kernel.h"
 #include "gemm/cpu/run_expanded.h"
 
@@ -66,6 +68,13 @@ Tensor linear_gguf_cpu(const Tensor& x, std::vector<Tensor> weights, std::string
   check_bias(bias, x, work.n, op, "bias");
   work.weights = rows.data(), work.count = static_cast<int64_t>(rows.size());
   return run_expanded(work, x, bias, kernels());
+}
+
+Tensor gated_mlp_gguf_cpu(const Tensor& x, std::vector<Tensor> gate_up, std::string gate_up_types,
+                          std::vector<Tensor> down, std::string down_types, const std::optional<Tensor>& gate_up_bias,
+                          const std::optional<Tensor>& down_bias) {
+  const Tensor both = linear_gguf_cpu(x, std::move(gate_up), std::move(gate_up_types), gate_up_bias);
+  return linear_gguf_cpu(silu_mul_cpu(both), std::move(down), std::move(down_types), down_bias);
 }
 
 Tensor dequantize_gguf_cpu(const Tensor& weight, std::string type, ScalarType dtype) {

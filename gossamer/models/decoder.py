@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.layers import GatedMLP, RMSNorm, RotaryEmbedding
+from gossamer.layers import GatedMLP, RotaryEmbedding
 from gossamer.models.config import ModelConfig
 from gossamer.models.lora import DOWN, GATE_UP, OUT, QKV, LoRA
-from gossamer.models.matrix import Matrix, PackedMatrix, embed, multiply
+from gossamer.models.matrix import GgufMatrix, Matrix, PackedMatrix, embed, multiply
 from gossamer.models.shard import Shard
 from gossamer.models.weights import LayerWeights, Weights
-from gossamer.ops import Rotation, rmsnorm_rope, rope, silu_mul
+from gossamer.ops import Rotation, fused_residual_rmsnorm, rmsnorm_rope, rope, silu_mul
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +115,7 @@ class Decoder:
     def last(self, out: Tensor, residual: Tensor, lora: LoRA | None = None) -> Tensor:
         """From the last attention to hidden states."""
         layer = len(self.weights.layers) - 1
-        hidden: Tensor = self._last_norm(*self._after(layer, out, residual, lora))[0]
-        return hidden
+        return self._last_norm(*self._after(layer, out, residual, lora))[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, vocab] in the model's dtype, of hidden states [N, hidden]."""
@@ -148,14 +147,18 @@ class Decoder:
         gated = _adapted(layer, GATE_UP, x, weights.gate_up, weights.gate_up_bias, lora)
         return _adapted(layer, DOWN, silu_mul(gated), weights.down, weights.down_bias, lora)
 
-    def _norm(self, weight: Tensor) -> RMSNorm:
-        return RMSNorm.with_weight(weight, self.config.norm_eps)
+    def _norm(self, weight: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The operator itself: a module's call takes 3 us more, 61 times a step of SmolLM2."""
+        eps = self.config.norm_eps
+        return lambda x, residual: fused_residual_rmsnorm(x, residual, weight, eps)
 
 
 def _mlp(layer: LayerWeights) -> Callable[[Tensor], Tensor]:
     gate_up, down = layer.gate_up, layer.down
     if not isinstance(gate_up, PackedMatrix) and not isinstance(down, PackedMatrix):
         return GatedMLP.with_weights(gate_up, down, layer.gate_up_bias, layer.down_bias)
+    if isinstance(gate_up, GgufMatrix) and isinstance(down, GgufMatrix):
+        return lambda x: gate_up.gated(x, layer.gate_up_bias, down, layer.down_bias)
     return lambda x: multiply(
         silu_mul(multiply(x, gate_up, layer.gate_up_bias)), down, layer.down_bias
     )

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from gossamer.models.packed import Fp8Rows, GgufRows, Int4Rows, Int8Rows, Packed, PackedTensor
 from gossamer.models.source import Part, StoredTensor
-from gossamer.ops import OPS, dequantize_gguf, linear, linear_fp8, linear_int4, linear_int8
+from gossamer.ops import (
+    OPS,
+    dequantize_gguf,
+    linear,
+    linear_fp8,
+    linear_int4,
+    linear_int8,
+    linear_int8_weights,
+)
 from gossamer.ops.linear_checks import GROUP
 from gossamer.ops.linear_int4 import RUN
 from gossamer.ops.quantize_fp8 import quantize_fp8
@@ -21,7 +29,8 @@ from gossamer.ops.quantize_int8 import quantize_int8
 SKINNY_ROWS = 16
 
 
-_linear_gguf = OPS["linear_gguf"]  # with the names of types as one string, joined once
+# With the names of types as one string, joined once.
+_linear_gguf, _gated_mlp_gguf = OPS["linear_gguf"], OPS["gated_mlp_gguf"]
 
 
 class PackedMatrix(ABC):
@@ -83,6 +92,18 @@ class GgufMatrix(PackedMatrix):
         found: Tensor = _linear_gguf(x, self.weights, self._types, bias)
         return found
 
+    def gated(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        down: "GgufMatrix",
+        down_bias: Tensor | None,
+    ) -> Tensor:
+        """An MLP in one call: this matrix is gate and up."""
+        args = (x, self.weights, self._types, down.weights, down._types, bias, down_bias)
+        found: Tensor = _gated_mlp_gguf(*args)
+        return found
+
     def take(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return dequantize_gguf(self.weights[0][ids], self.types[0], dtype)
 
@@ -112,7 +133,7 @@ class _Scaled(PackedMatrix):
 
 
 class Int8Matrix(_Scaled):
-    """int8 with a scale for each row; activations are quantized token by token."""
+    """int8 with a scale for each row; on a GPU activations are quantized token by token."""
 
     stored = Int8Rows
 
@@ -121,6 +142,8 @@ class Int8Matrix(_Scaled):
         return Int8Rows(*quantize_int8(weight))
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        if x.is_cpu:
+            return linear_int8_weights(x, self.codes, self.scale, bias)
         codes, scale = torch.ops.gossamer.quantize_int8(x)  # without a look at NaN on a GPU
         return linear_int8(codes, scale, self.codes, self.scale, bias, x.dtype)
 

@@ -13,6 +13,7 @@ from gossamer.ops.fused_add_gelu import fused_add_gelu
 from gossamer.ops.fused_residual_layernorm import fused_residual_layernorm
 from gossamer.ops.fused_residual_rmsnorm import fused_residual_rmsnorm
 from gossamer.ops.gated_mlp import gated_mlp
+from gossamer.ops.gated_mlp_gguf import gated_mlp_gguf
 from gossamer.ops.gelu_mul import gelu_mul
 from gossamer.ops.gemm_chain import gemm_chain
 from gossamer.ops.kv_append import kv_append
@@ -27,6 +28,7 @@ from gossamer.ops.linear_fp8 import linear_fp8
 from gossamer.ops.linear_gguf import linear_gguf
 from gossamer.ops.linear_int4 import linear_int4
 from gossamer.ops.linear_int8 import linear_int8
+from gossamer.ops.linear_int8_weights import linear_int8_weights
 from gossamer.ops.linear_norm import linear_norm
 from gossamer.ops.masked_attention import masked_attention
 from gossamer.ops.masked_attention_rows import masked_attention_rows
@@ -60,6 +62,7 @@ __all__ = [
     "fused_residual_layernorm",
     "fused_residual_rmsnorm",
     "gated_mlp",
+    "gated_mlp_gguf",
     "gelu_mul",
     "gemm_chain",
     "kv_append",
@@ -73,6 +76,7 @@ __all__ = [
     "linear_gguf",
     "linear_int4",
     "linear_int8",
+    "linear_int8_weights",
     "linear_norm",
     "masked_attention",
     "masked_attention_rows",

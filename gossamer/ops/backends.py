@@ -97,6 +97,11 @@ def chosen() -> tuple[str, ...]:
     return _traced_choice.names if torch.compiler.is_compiling() else _choice.names
 
 
+def chosen_here() -> tuple[str, ...]:
+    """The same where torch.compile does not look."""
+    return _choice.names
+
+
 @contextmanager
 def use_backend(*names: str) -> Iterator[None]:
     """Run every gossamer op of this thread on the first of `names` that is available.

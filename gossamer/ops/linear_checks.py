@@ -73,6 +73,13 @@ def _check_part(op: str, name: str, value: object, dtype: torch.dtype, like: Ten
         )
 
 
+def check_int8_weight(op: str, weight: object, x: Tensor) -> None:
+    """int8 [n, k], k as in x, rows contiguous, on x's device."""
+    _check_part(op, "weight", weight, torch.int8, x)
+    assert isinstance(weight, Tensor), "checked"
+    check_weight_shape(op, "weight", weight, x.shape[-1], "x")
+
+
 def check_scale(
     op: str, name: str, scale: object, shapes: Mapping[str, tuple[int, ...]], x: Tensor
 ) -> None:

@@ -25,7 +25,9 @@ def linear_gguf(
     wider matrix, a mapped file). types: of each, one of gossamer.ops.gguf.TYPES. bias: [n] of x's
     dtype. x stays as it is, weights are expanded to float32, sums are in float32 and rounded once
     (more than 16 rows: as torch's GEMM of x's dtype does it). On a CPU up to 16 rows are for the
-    speed of the bytes, and a row's result does not depend on the others by a bit.
+    speed of the bytes, and a row's result does not depend on the others by a bit. There, with
+    AVX-512's VNNI, q4_0, q4_1 and q8_0 are multiplied in integers: x is rounded to 16 bits of the
+    largest number of each 32, and a row with NaN or infinity becomes NaN.
     Returns a contiguous tensor. Inference only. Raises TypeError (dtype) or ValueError (shape,
     type, device).
     """
@@ -37,9 +39,7 @@ def _reference(
     x: Tensor, weights: Sequence[Tensor], types: str, bias: Tensor | None = None
 ) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
-    pairs = zip(weights, types.split(","), strict=True)
-    weight = torch.cat([dequantized(rows, kind) for rows, kind in pairs]).to(wide)
-    result = x.to(wide) @ weight.T
+    result = x.to(wide) @ expanded(weights, types).to(wide).T
     if bias is not None:
         result = result + bias.to(wide)
     return result.to(x.dtype).contiguous()
@@ -49,30 +49,45 @@ def _check(x: Tensor, weights: Sequence[Tensor], types: str, bias: Tensor | None
     op = "linear_gguf"
     check_tensor(op, "x", x)
     check_has_last_dim(op, "x", x)
-    names = types.split(",")
-    if not weights or len(weights) != len(names):
-        raise ValueError(
-            f"{op}: types has {len(names)} names and weights {len(weights)} tensors; "
-            "must be one for each, at least 1"
-        )
-    for i, (rows, kind) in enumerate(zip(weights, names, strict=True)):
-        k = row_length(op, f"weights[{i}]", rows, kind)
-        if rows.device != x.device:
-            raise ValueError(
-                f"{op}: weights[{i}] is on {rows.device}; must be on {x.device}, the device of x"
-            )
-        if k != x.shape[-1]:
-            raise ValueError(
-                f"{op}: weights[{i}] has rows of {k} weights; must be {x.shape[-1]}, as in x"
-            )
+    check_matrix(op, "weights", weights, types, x, x.shape[-1], "in x")
     if bias is not None:
         check_like(op, "bias", bias, "x", x)
-        n = sum(len(rows) for rows in weights)
-        check_shape(op, "bias", bias, (n,), "one for each row of weights")
+        check_shape(op, "bias", bias, (count_rows(weights),), "one for each row of weights")
+
+
+def check_matrix(
+    op: str, name: str, weights: Sequence[Tensor], types: str, x: Tensor, k: int, of: str
+) -> None:
+    """Rows of k weights on the device of x, a type for each tensor."""
+    kinds = types.split(",")
+    prefix = "" if name == "weights" else f"{name}_"
+    if not weights or len(weights) != len(kinds):
+        raise ValueError(
+            f"{op}: {prefix}types has {len(kinds)} names and {name} {len(weights)} tensors; "
+            "must be one for each, at least 1"
+        )
+    for i, (rows, kind) in enumerate(zip(weights, kinds, strict=True)):
+        found = row_length(op, f"{name}[{i}]", rows, kind)
+        if rows.device != x.device:
+            raise ValueError(
+                f"{op}: {name}[{i}] is on {rows.device}; must be on {x.device}, the device of x"
+            )
+        if found != k:
+            raise ValueError(f"{op}: {name}[{i}] has rows of {found} weights; must be {k}, as {of}")
+
+
+def count_rows(weights: Sequence[Tensor]) -> int:
+    return sum(rows.shape[0] for rows in weights)
+
+
+def expanded(weights: Sequence[Tensor], types: str) -> Tensor:
+    """float32 [n, k]."""
+    pairs = zip(weights, types.split(","), strict=True)
+    return torch.cat([dequantized(rows, kind) for rows, kind in pairs])
 
 
 def _fake(x: Tensor, weights: Sequence[Tensor], types: str, bias: Tensor | None = None) -> Tensor:
-    return x.new_empty((*x.shape[:-1], sum(rows.shape[0] for rows in weights)))
+    return x.new_empty((*x.shape[:-1], count_rows(weights)))
 
 
 def example_rows(rows: int, k: int, kind: str, device: torch.device | str = "cpu") -> Tensor:

@@ -31,7 +31,9 @@ def linear_int4(
     i + 16 in its high half. scale, zero: float16 [n, k / group], for each `group` weights of a
     row; the group is a multiple of 32. bias: [n] of x's dtype. On a GPU, weights are rounded to
     x's dtype for the tensor cores; sums are in float32 and rounded once. Made for few rows: 1 to 16
-    on a CPU, 1 to 64 on a GPU; for more, weights are expanded first and multiplied by torch.
+    on a CPU, 1 to 64 on a GPU; for more, weights are expanded first and multiplied by torch. With
+    AVX-512's VNNI, few rows are rounded to 16 bits of the largest number of each 32 and multiplied
+    in integers; a row with NaN or infinity becomes NaN.
     Returns a contiguous tensor. Inference only. Raises TypeError (dtype) or ValueError (shape,
     strides, device).
     """

@@ -25,6 +25,7 @@ from gossamer.ops.backends import (
     BackendUnavailableError,
     check_name,
     chosen,
+    chosen_here,
     why_not,
 )
 
@@ -95,6 +96,7 @@ class Op:
             device: {b: self._overloads[b] for b in order if not self.why_not(b, device)}
             for device, order in PREFERENCE.items()
         }
+        self._on_cpu = next(iter(self._runnable["cpu"].values()))
         self._runnable["meta"] = dict.fromkeys(self.backends, self._overloads["reference"])
         OPS[self.name] = self
 
@@ -151,6 +153,10 @@ class Op:
         if torch.is_grad_enabled():
             self._refuse_gradients(args)
         try:
+            if (
+                backend is None and self.limits is None and plain_cpu(args[0])
+            ):  # a decode step has 270 of these
+                return self._on_cpu(*args)
             device = device_type(args[0])
             unsuited = self.unsuited(device, args) if self.limits is not None else _NOTHING
             return self.select(device, backend, unsuited)(*args)
@@ -171,7 +177,7 @@ class Op:
     ) -> Any:
         """The overload to call for tensors of this device type; see `choose`."""
         overloads = self._overloads_on(device)
-        if backend is None and not unsuited and not chosen():  # a decode step has 330 of these
+        if backend is None and not unsuited and not chosen():
             return next(iter(overloads.values()))
         return overloads[self.choose(device, backend, unsuited)]
 
@@ -225,6 +231,11 @@ class Op:
         runnable = self._runnable.get(device, {})
         others = (o for name, o in runnable.items() if name not in self._native)
         return next(others, self._overloads["reference"])(*args)
+
+
+def plain_cpu(tensor: Tensor) -> bool:
+    """Whether it is on a CPU, and nobody chose a backend: then there is nothing to decide."""
+    return not torch.compiler.is_compiling() and tensor.is_cpu and not chosen_here()
 
 
 def device_type(tensor: Tensor) -> str:

@@ -43,9 +43,9 @@ def test_a_gguf_file_as_it_is(family, arch, quantization, tmp_path):
     packed, floats = load(source, "auto"), load(source, "float")
     assert all(isinstance(m, GgufMatrix) for m in [*matrices_of(packed), packed.weights.head])
     assert set(packed.weights.layers[0].down.types) == {quantization.lower()}
-    for tokens in (3, 40):  # our kernel, and torch's
+    for tokens, tolerance in ((3, 3e-4), (40, 1e-5)):  # our kernel, of x in 16 bits, and torch's
         ids = random_ids(tokens)
-        assert_near(logits_of(packed, ids), logits_of(floats, ids), 1e-5)
+        assert_near(logits_of(packed, ids), logits_of(floats, ids), tolerance)
 
 
 def test_a_gguf_file_of_numbers_is_loaded_as_numbers(tmp_path):

@@ -20,6 +20,16 @@ def random(*sizes: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> 
     return [(t / t.shape[-1] ** 0.5 if t.dim() == 2 else t).to(dtype) for t in made]
 
 
+def rounding_of_digits(x: Tensor, weight: Tensor, run: int = 32) -> Tensor:
+    """How far results [m, n] may be off where x is rounded to 16 bits of the largest of each run.
+
+    x [m, k], weight [n, k]; 2^-16 of the largest number, and a little for the scale.
+    """
+    runs = x.double().abs().unflatten(1, (-1, run))
+    largest = runs.amax(2, keepdim=True).expand_as(runs).flatten(1)
+    return largest @ weight.double().abs().T * (2**-16 * 1.01)
+
+
 def check(op: str, args: tuple, backend: str | None) -> None:
     """Run an op on a backend and compare its results with the reference in float64."""
     wide = [a.double() if isinstance(a, Tensor) else a for a in args]

@@ -7,6 +7,7 @@ import torch
 from gossamer.ops import dequantize_gguf, linear_gguf
 from gossamer.ops.checks import FLOAT_DTYPES
 from gossamer.ops.gguf import TYPES
+from tests.ops.gemm import rounding_of_digits
 from tests.ops.spec import runs
 
 gguf = pytest.importorskip("gguf")
@@ -125,6 +126,8 @@ def check(m, kinds, k, backend, device, dtype, bias):
     # Many rows of 16 bits: each weight is rounded, and the sum before the bias is added.
     eps = torch.finfo(dtype).eps
     rounded = eps * (2 * size if m > 16 and backend == "cpu" else want.abs())
+    if backend == "cpu" and m <= 16:
+        rounded = rounded + rounding_of_digits(x, weight)
     assert got.dtype is dtype
     assert ((got.cpu().double() - want).abs() <= rounded + 2**-20 * size).all()
 
@@ -136,9 +139,11 @@ def test_agrees_with_the_oracle(op, backend, device):
         for m in (1, 2, 3, 4, 5, 16, 17):
             check(m, [(11, kind)], k, backend, device, torch.float32, bias=m % 2 == 0)
     mixed = [(40, "q4_k"), (9, "q6_k"), (5, "f16"), (17, "q5_0")]  # as files mix them
+    digits = [(9, "q4_1"), (5, "q6_k"), (8, "q8_0"), (1, "q4_0")]
     for dtype in FLOAT_DTYPES:
         for m in (1, 6, 33):
             check(m, mixed, 256, backend, device, dtype, bias=True)
+            check(m, digits, 256, backend, device, dtype, bias=True)
 
 
 def test_rows_and_blocks_may_be_parts_of_wider_ones():
@@ -147,6 +152,30 @@ def test_rows_and_blocks_may_be_parts_of_wider_ones():
     want = linear_gguf(x.contiguous(), [part.contiguous()], ["q4_1"])
     assert torch.equal(linear_gguf(x, [part], ["q4_1"]), want)
     assert linear_gguf(x[:0], [part], ["q4_1"]).shape == (0, 7)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite(bad):
+    rows, x = [random_rows(20, 64, kind) for kind in ("q4_1", "q8_0", "q4_0")], torch.randn(3, 64)
+    want = linear_gguf(x, rows, ["q4_1", "q8_0", "q4_0"])
+    x[1, 40] = bad
+    got = linear_gguf(x, rows, ["q4_1", "q8_0", "q4_0"])
+    assert not got[1].isfinite().any()
+    assert torch.equal(got[::2], want[::2])
+
+
+def test_numbers_of_any_size():
+    """Zeros, a run of tiny numbers next to large ones, and tiny ones alone."""
+    rows, kinds = [random_rows(9, 64, kind) for kind in ("q4_1", "q8_0")], ["q4_1", "q8_0"]
+    x = torch.randn(4, 64)
+    x[0], x[1, :32] = 0, x[1, :32] * 1e-20
+    x[2] *= 1e30
+    want = x.double() @ torch.cat([meaning(*pair) for pair in zip(rows, kinds, strict=True)]).T
+    x[3] *= 1e-36
+    got = linear_gguf(x, rows, kinds)
+    assert not got[0].any()
+    assert ((got.double() - want)[1:3].abs() <= 1e-3 * want[1:3].abs().amax(1, keepdim=True)).all()
+    assert (got[3].abs() <= 1e-32).all()
 
 
 def test_a_row_does_not_depend_on_the_others():

@@ -2,6 +2,7 @@
 // Include from *.kernel.cpp files alone.
 #pragma once
 
+#include "digits.kernel.h"
 #include "expanded.kernel.h"
 #include "gemm/gguf.h"
 #include "nibbles.kernel.h"
@@ -36,6 +37,14 @@ struct Q4_0 {
     const float d = half_at(p);
     Nibbles::expand(Nibbles::of(d, -8 * d), p + 2, w);
   }
+#if GOSSAMER_LANES == 16
+  GOSSAMER_INLINE __m512i codes(const uint8_t* a, const uint8_t* b, int64_t i) {
+    return two_rows_of_nibbles(a + i * 18 + 2, b + i * 18 + 2);
+  }
+  GOSSAMER_INLINE __m512 factors(const uint8_t* const (&rows)[kDotColumns], int64_t i) {
+    return factors_around(8, [&](int c) { return read<uint16_t>(rows[c] + i * 18); });
+  }
+#endif
 };
 
 struct Q4_1 {
@@ -43,6 +52,14 @@ struct Q4_1 {
     const uint8_t* p = row + i * 20;
     Nibbles::expand(Nibbles::of_halves(p), p + 4, w);
   }
+#if GOSSAMER_LANES == 16
+  GOSSAMER_INLINE __m512i codes(const uint8_t* a, const uint8_t* b, int64_t i) {
+    return two_rows_of_nibbles(a + i * 20 + 4, b + i * 20 + 4);
+  }
+  GOSSAMER_INLINE __m512 factors(const uint8_t* const (&rows)[kDotColumns], int64_t i) {
+    return factor_pairs([&](int c) { return read<int32_t>(rows[c] + i * 20); });
+  }
+#endif
 };
 
 struct Q5_0 {
@@ -67,6 +84,14 @@ struct Q8_0 {
     GOSSAMER_UNROLL
     for (int v = 0; v < kVectors; ++v) w[v] = floats(bytes_at(p + 2 + v * kLanes) << 24 >> 24) * d;
   }
+#if GOSSAMER_LANES == 16
+  GOSSAMER_INLINE __m512i codes(const uint8_t* a, const uint8_t* b, int64_t i) {
+    return two_rows_of_bytes(a + i * 34 + 2, b + i * 34 + 2);
+  }
+  GOSSAMER_INLINE __m512 factors(const uint8_t* const (&rows)[kDotColumns], int64_t i) {
+    return factors_around(128, [&](int c) { return read<uint16_t>(rows[c] + i * 34); });
+  }
+#endif
 };
 
 // Scale and minimum of run i of 8, six bits each in 12 bytes.

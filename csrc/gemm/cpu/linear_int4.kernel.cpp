@@ -1,5 +1,6 @@
 #include "linear_int4.kernel.h"
 
+#include "digits.kernel.h"
 #include "expanded.kernel.h"
 #include "nibbles.kernel.h"
 
@@ -26,6 +27,17 @@ struct Int4Weights {
   inline __attribute__((always_inline)) void prefetch(const Row& row, int64_t i, int64_t runs) const {
     prefetch_rows<C>(row.codes, work.code_stride, i, runs);
   }
+#if GOSSAMER_LANES == 16
+  inline __attribute__((always_inline)) __m512i codes(const Row& a, const Row& b, int64_t i) const {
+    return two_rows_of_nibbles(a.codes + i * kRun / 2, b.codes + i * kRun / 2);
+  }
+  inline __attribute__((always_inline)) __m512 factors(const Row (&rows)[kDotColumns], int64_t i) const {
+    const int64_t g = i * kRun / work.group;
+    const __m512 both = factor_pairs([&](int c) { return rows[c].scale[g] | rows[c].zero[g] << 16; });
+    // (d, zero) to (d, -d * zero)
+    return _mm512_mask_mul_ps(both, 0xaaaa, both, _mm512_sub_ps(_mm512_setzero_ps(), _mm512_moveldup_ps(both)));
+  }
+#endif
 };
 
 }  // namespace
@@ -33,14 +45,20 @@ struct Int4Weights {
 namespace GOSSAMER_ISA {
 
 void linear_int4_pack(const LinearInt4& work, void* packed) {
+#if GOSSAMER_LANES == 16
+  if (has_byte_dot()) return pack_digits(work.dtype, work.x, work.x_stride, work.rows, work.k, packed);
+#endif
   pack_any(work.dtype, work.x, work.x_stride, work.rows, work.k, static_cast<float*>(packed));
 }
 
 void linear_int4(const LinearInt4& work, const void* packed, int64_t begin, int64_t end) {
   const Result result{work.dtype, work.rows, work.n, work.bias, work.out};
   with_row_count(work.rows, [&](auto rows) {
-    multiply<decltype(rows)::count>(Int4Weights{work}, result, static_cast<const float*>(packed), work.k / kRun, 0,
-                                    begin, end);
+    constexpr int R = decltype(rows)::count;
+#if GOSSAMER_LANES == 16
+    if (has_byte_dot()) return multiply_digits<R>(Int4Weights{work}, result, packed, work.k / kRun, 0, begin, end);
+#endif
+    multiply<R>(Int4Weights{work}, result, static_cast<const float*>(packed), work.k / kRun, 0, begin, end);
   });
 }
 

@@ -20,7 +20,7 @@ struct LinearInt4 {
   void* out;
 };
 
-// x as the kernel reads it, in aligned memory of rows rounded up to 4 times k floats, once for all threads.
+// x as the kernel reads it, in aligned memory of rows rounded up to 4 times 2 k floats, once for all threads.
 GOSSAMER_DECLARE_CPU_KERNEL(void, linear_int4_pack, const LinearInt4& work, void* packed)
 // Columns begin .. end-1 of the result.
 GOSSAMER_DECLARE_CPU_KERNEL(void, linear_int4, const LinearInt4& work, const void* packed, int64_t begin, int64_t end)

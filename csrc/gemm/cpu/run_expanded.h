@@ -71,7 +71,7 @@ Tensor run_expanded(Work& work, const Tensor& x, const std::optional<Tensor>& bi
     run_many(work, input.tensor, out, kernels);
     return out;
   }
-  const auto packed_bytes = [](const Work& w) { return (w.rows + 3) / 4 * 4 * w.k * 4; };
+  const auto packed_bytes = [](const Work& w) { return (w.rows + 3) / 4 * 4 * w.k * 8; };
   // About 5 us of expanding weights: less is not worth a thread.
   run_packed<Work>(work, packed_bytes, kernels.pack, kernels.multiply, 32768);
   return out;
