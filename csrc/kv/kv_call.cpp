@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <vector>
 
 #include "gossamer/torch/rows.h"
 
@@ -50,6 +49,16 @@ void parse_profile(const char* op, const std::string& text, KvFormat& f) {
   f.bits = most;
 }
 
+// Blocks that are written must not share memory.
+void check_apart(const char* op, const Tensor& blocks) {
+  const int64_t sizes[2] = {blocks.size(0), blocks.size(1)}, strides[2] = {blocks.stride(0), blocks.stride(1)};
+  const int inner = strides[0] < strides[1] ? 0 : 1, outer = 1 - inner;
+  const bool inside = sizes[inner] <= 1 || strides[inner] >= blocks.size(2);
+  const int64_t span = sizes[inner] <= 1 ? blocks.size(2) : strides[inner] * sizes[inner];
+  STD_TORCH_CHECK(blocks.numel() == 0 || (inside && (sizes[outer] <= 1 || strides[outer] >= span)), op,
+                  ": blocks share memory");
+}
+
 void set_ranking(const char* op, const Tensor& x, const std::optional<Tensor>& weights,
                  const std::optional<Tensor>& scores, KvPackCall& call) {
   KvPack& w = call.work;
@@ -95,31 +104,6 @@ void check_blocks(const char* op, const char* name, const Tensor& blocks, const 
   STD_TORCH_CHECK(blocks.stride(2) == 1 && blocks.stride(0) % kAlignment == 0 && blocks.stride(1) % kAlignment == 0 &&
                       reinterpret_cast<uintptr_t>(blocks.const_data_ptr()) % kAlignment == 0,
                   op, ": ", name, " must be aligned to ", kAlignment, " bytes and contiguous in the last dimension");
-}
-
-void check_blocks_apart(const char* op, const Tensor& blocks) {
-  const int64_t sizes[2] = {blocks.size(0), blocks.size(1)}, strides[2] = {blocks.stride(0), blocks.stride(1)};
-  const int inner = strides[0] < strides[1] ? 0 : 1, outer = 1 - inner;
-  const bool inside = sizes[inner] <= 1 || strides[inner] >= blocks.size(2);
-  const int64_t span = sizes[inner] <= 1 ? blocks.size(2) : strides[inner] * sizes[inner];
-  STD_TORCH_CHECK(blocks.numel() == 0 || (inside && (sizes[outer] <= 1 || strides[outer] >= span)), op,
-                  ": blocks share memory");
-}
-
-void check_slots(const char* op, const int64_t* slots, int64_t count, int64_t num_blocks) {
-  const int64_t capacity = num_blocks * kBlockTokens;
-  bool increasing = true;  // as slots mostly are: nothing is there twice
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t slot = slots[i];
-    STD_TORCH_CHECK(slot >= -1 && slot < capacity, op, ": a slot is ", slot, "; must be -1 to ", capacity - 1);
-    increasing = increasing && slot >= 0 && (i == 0 || slot > slots[i - 1]);
-  }
-  if (increasing) return;
-  std::vector<int64_t> sorted(slots, slots + count);
-  std::sort(sorted.begin(), sorted.end());
-  for (int64_t i = 1; i < count; ++i) {
-    STD_TORCH_CHECK(sorted[i] < 0 || sorted[i] != sorted[i - 1], op, ": slot ", sorted[i], " is repeated");
-  }
 }
 
 // Offsets within a row of heads are computed in 32 bits.
@@ -199,7 +183,7 @@ KvPackCall prepare_kv_pack(const KvPackArguments& a) {
   w.fields = fields_of(w.format);
   check_blocks(op, "blocks", blocks, w.format, x);
   STD_TORCH_CHECK(blocks.size(1) == x.size(1), op, ": blocks must have the heads of x");
-  check_blocks_apart(op, blocks);
+  check_apart(op, blocks);
   check_plain(op, "slots", slots, ScalarType::Long, x);
   STD_TORCH_CHECK(slots.dim() == 1 && slots.size(0) == x.size(0), op, ": slots must have one entry per row of x");
   const bool whole = w.format.scales == Scales::channel;

@@ -14,10 +14,6 @@ KvFormat parse_kv_format(const char* op, int64_t head_dim, std::optional<int64_t
 void check_plain(const char* op, const char* name, const Tensor& t, ScalarType type, const Tensor& like);
 // uint8 [blocks, heads, bytes of a block], each block contiguous and aligned.
 void check_blocks(const char* op, const char* name, const Tensor& blocks, const KvFormat& format, const Tensor& like);
-// Blocks that are written must not share memory.
-void check_blocks_apart(const char* op, const Tensor& blocks);
-// Before anything is written: every slot on the host is -1 or inside, none is there twice.
-void check_slots(const char* op, const int64_t* slots, int64_t count, int64_t num_blocks);
 int checked_heads(const char* op, int64_t heads);
 Tensor dense(const Tensor& t);
 // `t` itself where its rows are contiguous (and on a GPU can be read 16 bytes at a time), else a copy.

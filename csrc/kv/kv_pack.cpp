@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kv/check_slots.h"
 #include "kv/kv_pack.kernel.h"
 
 namespace gossamer {
@@ -31,6 +32,22 @@ void run(const KvPackCall& call) {
 }
 
 }  // namespace
+
+void check_slots(const char* op, const int64_t* slots, int64_t count, int64_t num_blocks) {
+  const int64_t capacity = num_blocks * kBlockTokens;
+  bool increasing = true;  // as slots mostly are: nothing is there twice
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = slots[i];
+    STD_TORCH_CHECK(slot >= -1 && slot < capacity, op, ": a slot is ", slot, "; must be -1 to ", capacity - 1);
+    increasing = increasing && slot >= 0 && (i == 0 || slot > slots[i - 1]);
+  }
+  if (increasing) return;
+  std::vector<int64_t> sorted(slots, slots + count);
+  std::sort(sorted.begin(), sorted.end());
+  for (int64_t i = 1; i < count; ++i) {
+    STD_TORCH_CHECK(sorted[i] < 0 || sorted[i] != sorted[i - 1], op, ": slot ", sorted[i], " is repeated");
+  }
+}
 
 void kv_pack_cpu(const KvPackArguments& arguments) { run(prepare_kv_pack(arguments)); }
 

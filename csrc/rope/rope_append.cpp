@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "kv/check_slots.h"
 #include "kv/kv_call.h"
 #include "rope/rope.h"
 #include "rope/rope_append.kernel.h"
@@ -25,7 +26,7 @@ const void* per_head(const std::optional<Tensor>& t, const Tensor& qkv, int64_t 
 
 DenseBlocks blocks_of(const char* name, const Tensor& blocks, const KvFormat& format, const Tensor& qkv) {
   check_blocks(kOp, name, blocks, format, qkv);
-  check_blocks_apart(kOp, blocks);
+  check_apart(kOp, blocks);
   return {static_cast<uint8_t*>(blocks.mutable_data_ptr()), blocks.stride(0), blocks.stride(1)};
 }
 
