@@ -26,9 +26,9 @@ def gated_mlp_gguf(
     """(silu(x @ gate.T) * (x @ up.T)) @ down.T for x [..., k].
 
     gate_up: uint8, tensors of rows one below the other as in `linear_gguf`, of 2m rows of k
-    weights, those of gate first; down: of n rows of m weights. Types: one for each tensor.
-    gate_up_bias: [2m] and down_bias: [n], of x's dtype, are added to the GEMMs' results. GEMMs are
-    those of `linear_gguf`; what lies between them is rounded to x's dtype.
+    weights, those of gate first; down: of n rows of m weights. gate_up_types, down_types: one for
+    each tensor. gate_up_bias: [2m] and down_bias: [n], of x's dtype, are added to the GEMMs'
+    results. GEMMs are those of `linear_gguf`; what lies between them is rounded to x's dtype.
     Returns a contiguous tensor [..., n]. Inference only. Raises TypeError (dtype) or ValueError
     (shape, type, device).
     """
@@ -100,5 +100,5 @@ _op = Op(
     example=_example,
     native_backends=("cpu",),
     # What lies between GEMMs is rounded.
-    tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
+    tolerance={torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2},
 )

@@ -129,6 +129,6 @@ _op = Op(
     example=_example,
     native_backends=("cpu",),
     triton="gossamer.kernels.linear_int4:linear_int4",
-    # For tensor cores, weights are rounded to the type of x.
-    tolerance={torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2},
+    # For tensor cores, weights are rounded to the type of x; on a CPU, x has 16 bits.
+    tolerance={torch.float32: 3e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2},
 )

@@ -96,7 +96,6 @@ class Op:
             device: {b: self._overloads[b] for b in order if not self.why_not(b, device)}
             for device, order in PREFERENCE.items()
         }
-        self._on_cpu = next(iter(self._runnable["cpu"].values()))
         self._runnable["meta"] = dict.fromkeys(self.backends, self._overloads["reference"])
         OPS[self.name] = self
 
@@ -156,7 +155,7 @@ class Op:
             if (
                 backend is None and self.limits is None and plain_cpu(args[0])
             ):  # a decode step has 270 of these
-                return self._on_cpu(*args)
+                return next(iter(self._runnable["cpu"].values()))(*args)
             device = device_type(args[0])
             unsuited = self.unsuited(device, args) if self.limits is not None else _NOTHING
             return self.select(device, backend, unsuited)(*args)

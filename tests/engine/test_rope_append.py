@@ -3,6 +3,7 @@
 import pytest
 
 from gossamer.kv import PagedCache
+from gossamer.kv.cache_step import CacheStep
 from tests.engine.serving import cpu_llm, greedy, tokens_of
 from tests.engine.test_sparse_is_the_same_everywhere import NEW, make_tiny
 from tests.models.tiny import random_ids, tiny_directory
@@ -22,7 +23,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def fused(monkeypatch):
-    """As on a GPU; counts the calls."""
+    """The layers of its calls."""
     calls, append = [], PagedCache.append
 
     def counted(self, layer, *args):
@@ -30,14 +31,18 @@ def fused(monkeypatch):
         return append(self, layer, *args)
 
     monkeypatch.setattr(PagedCache, "append", counted)
-    monkeypatch.setattr(PagedCache, "fused", True)
     return calls
+
+
+def one_by_one(monkeypatch):
+    """As in steps with prompts."""
+    monkeypatch.setattr(CacheStep, "sole_decode", None)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_compressed_caches(tiny, spec, monkeypatch, fused):
     with monkeypatch.context() as patch:
-        patch.setattr(PagedCache, "fused", False)
+        one_by_one(patch)
         tiny.served_alone(spec)
         assert not fused
     llm, logits = tiny.llm(spec)
@@ -51,5 +56,5 @@ def test_a_plain_cache(family, tmp_path, monkeypatch, fused):
     prompts = [random_ids(length).tolist() for length in (1, 31, 70)]
     mine = tokens_of(cpu_llm(tmp_path).generate(prompts, greedy(40)))
     assert fused
-    monkeypatch.setattr(PagedCache, "fused", False)
+    one_by_one(monkeypatch)
     assert mine == tokens_of(cpu_llm(tmp_path).generate(prompts, greedy(40)))

@@ -85,4 +85,5 @@ def test_cuda_library_carries_machine_code_and_ptx():
     machine_code = listed("-lelf")
     assert "sm_80" in machine_code
     assert "sm_90" in machine_code  # older versions of cuobjdump list sm_90a so
-    assert "sm_90" in listed("-lptx")
+    if "virtual" in os.environ.get("GOSSAMER_CUDA_ARCHS", "virtual"):  # CI builds no PTX
+        assert "sm_90" in listed("-lptx")
