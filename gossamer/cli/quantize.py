@@ -22,12 +22,17 @@ def quantize(
         str, typer.Option("--weights", help="What matrices of layers become: int4, int8 or fp8")
     ] = "int4",
     group: Annotated[
-        int, typer.Option("--group", help="Weights of a row that share a scale of int4")
-    ] = 32,
+        int | None,
+        typer.Option("--group", help="Weights of a row that share a scale of int4; default: 32"),
+    ] = None,
 ) -> None:
     """Quantize a model and write it as a compressed-tensors checkpoint."""
     with o.one_line_errors():
-        quantizing = Quantizing(weights, group)
+        if group is not None and weights != "int4":
+            raise ValueError(
+                f"group is {group}, and {weights} has a scale for each row; only int4 has groups"
+            )
+        quantizing = Quantizing(weights) if group is None else Quantizing(weights, group)
         source = open_model(model)
         if not isinstance(source, DirectorySource):
             raise ValueError(f"{model}: must be a Hugging Face directory with safetensors")

@@ -155,6 +155,11 @@ def test_command(plain, tmp_path):
     for arguments, message in (
         ((plain, "-o", tmp_path / "out"), "is there already"),
         ((plain, "-o", tmp_path / "two", "--weights", "int2"), "weights is 'int2'"),
+        ((plain, "-o", tmp_path / "two", "--group", 48), "group is 48; must be one of 32"),
+        (
+            (plain, "-o", tmp_path / "two", "--weights", "fp8", "--group", 64),
+            "only int4 has groups",
+        ),
         (("smollm2", "-o", tmp_path / "two"), "must be a Hugging Face directory"),
         ((tmp_path / "none", "-o", tmp_path / "two"), "there is no such model"),
     ):
